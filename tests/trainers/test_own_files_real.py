@@ -119,7 +119,8 @@ def test_every_export_is_read_back_as_the_same_job_and_config(
             assert tuple(stated["targets"]) == method.targets
     said = " ".join(written.notes)
     differs = {
-        knob for knob, value in made.meaning.items() if getattr(knobs, knob) != value
+        knob for knob, value in made.meaning.items()
+        if getattr(knobs, knob) != value and knob != "sharding"  # which means nothing on one device
     }  # fmt: skip
     assert {knob for knob in differs if knob not in said} == set()
 

@@ -65,7 +65,7 @@ def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, s
     """What is kept and what is missed, each in a clause or empty."""
     kept = [_kept_clause(each) for each in found if each.kept]
     missed = [_missed_clause(each) for each in found if not each.kept]
-    asked = f": {chances(confidence)} are asked for" if missed else ""
+    asked = f": {chances(confidence)} are asked for, and counted with" if missed else ""
     return "; ".join(kept), "; ".join(missed) + asked
 
 
