@@ -195,7 +195,7 @@ FAULTS: dict[str, Fault] = {
                 "return np.minimum(probability, most + 1.0)",
             ),
             Change(
-                'if row.verdict == "fits" and row.crowded:',
+                "if fits and row.crowded:",
                 'if row.verdict == "crowded":',
             ),
         ),

@@ -69,7 +69,9 @@ def test_today_is_set_beside_the_pick(samples: Samples) -> None:
 def test_missed_limits_are_on_the_screen(samples: Samples) -> None:
     shown = _flat(_screen(samples.late))
     assert "Deadline missed by 4.0 h (10.0 h: 13 chances in 100); budget missed by" in shown
-    assert "$6.05 ($29.00: 4 chances in 10): 8 chances in 10 are asked for, and counted with." in shown
+    assert (
+        "$6.05 ($29.00: 4 chances in 10): 8 chances in 10 are asked for, and counted with." in shown
+    )
 
 
 def test_a_limit_that_is_kept_is_on_the_screen_with_its_odds(samples: Samples) -> None:

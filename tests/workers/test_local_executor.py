@@ -99,5 +99,8 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - one line
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - one line
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it ended in between
+        return False

@@ -283,6 +283,10 @@ def _followed(
             return task
         living, left = crew.watch(), _left(led)
         if crew.count and not living and not led.shared.pending():
+            led.gather()  # the last one may have ended the search since we looked
+            ended = search.decide(led.shared, prober, len(prober.bill))
+            if ended.kind == "end":
+                return ended
             why = crew.why_all_ended() or (left[-1] if left else "")
             return Task("end", why or "all workers have ended")
         quiet = not pending and time.monotonic() - quiet_since > pace.quiet_s

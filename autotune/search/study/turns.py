@@ -114,19 +114,19 @@ class SharedStudy:
         """Both at one moment: a trial that ends between two looks would be in neither.
 
         A database answers table by table: what is chosen meanwhile may be seen as chosen without
-        all of its parameters. They are written first, so that the next answer holds them.
+        all of its parameters. They are written first: who asks for that trial again is given them.
         """
-        trials = self.trials()
-        if any(_half_read(trial) for trial in trials):
-            trials = self.trials()
+        trials = [
+            self._storage.get_trial(trial._trial_id) if _half_read(trial) else trial  # noqa: SLF001
+            for trial in self.trials()
+        ]
         found = [
             TrialRecord.of(trial.user_attrs[RECORD])
             for trial in trials
             if trial.state.is_finished() and RECORD in trial.user_attrs
         ]
         found.sort(key=lambda record: record.number)
-        chosen = [trial for trial in self._running(trials) if CHOSEN in trial.system_attrs]
-        return found, [trial for trial in chosen if not _half_read(trial)]
+        return found, [trial for trial in self._running(trials) if CHOSEN in trial.system_attrs]
 
     def _running(self, trials: list[FrozenTrial] | None = None) -> list[FrozenTrial]:
         """Unfinished trials of peers; those of somebody who is no worker are not ours to judge."""
