@@ -235,6 +235,11 @@ def test_a_knob_that_was_opened_stays_open_beside_another() -> None:
 def test_a_text_is_cut_between_words() -> None:
     assert shortened("one two three", 10) == "one two..."
     assert shortened("one  two\nthree", 20) == "one two three"
+    old = "the price is old: the ranking may have changed; state yours, or refresh (vast 1x: a.csv)"
+    assert shortened(old, 84) == old[: old.index(" (")] + "."
+    assert shortened(old, 80) == old[: old.index(" (")] + "."
+    assert shortened("a price (as asked; " * 6, 90).endswith("...")
+    assert shortened("a job (of the team that asked)", 20) == "a job (of the..."
 
 
 def test_colour_is_sober_and_changes_no_word(samples: Samples) -> None:

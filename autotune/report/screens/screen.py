@@ -80,13 +80,23 @@ def _gaps(sections: Sequence[Section]) -> list[int]:
 
 
 def shortened(text: str, length: int = SHORT) -> str:
-    """A text of unknown length in at most `length` characters: whole sentences, or whole words."""
+    """A text of unknown length in at most `length` characters.
+
+    Whole sentences, else (of a line or more) what stands before a semicolon or before a
+    parenthesis that would not close, else whole words.
+    """
     flat = " ".join(text.split())
     if len(flat) <= length:
         return flat
-    sentences = flat[: length + 1].rpartition(". ")[0]
+    head = flat[: length + 1]
+    sentences = head.rpartition(". ")[0]
     if len(sentences) > length / 3:
         return f"{sentences}."
+    opened = head.rpartition(" (")[0] if head.count("(") > head.count(")") else ""
+    clauses = [each for each in (head.rpartition("; ")[0], opened) if len(each) > length / 3]
+    closed = [each for each in clauses if each.count("(") == each.count(")")]
+    if closed and length >= ONE_LINE:
+        return f"{max(closed, key=len)}."
     return f"{flat[: length - 2].rpartition(' ')[0] or flat[: length - 3]}..."
 
 
