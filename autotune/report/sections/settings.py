@@ -19,6 +19,7 @@ from autotune.report.phrases import (
     global_batch,
     intervals,
     knob_text,
+    marked_name,
     marks_note,
     memory_phrase,
     offer_name,
@@ -140,7 +141,7 @@ def alternatives_section(payload: RecommendationPayload) -> Section:
     several = len({offer_name(row) for row in [pick, *others]}) > 1
     rows = [_alternative("the pick", pick, pick, several=several)]
     rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
-    titles = columns("config", ">duration", ">cost", ">", ">memory", ">fits", "price")
+    titles = columns("config", ">duration", ">cost", ">", ">memory", ">fits")
     table = Table(titles, tuple(rows), strong_rows=frozenset({0}))
     return Section("Alternatives", (table, *_explained([pick, *others])))
 
@@ -160,13 +161,12 @@ def _label(row: Row, pick: Row) -> str:
 
 def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
     return (
-        f"{offer_name(row)}: {label}" if several else label,
+        f"{marked_name(offer_name(row), row)}: {label}" if several else label,
         format_seconds(row.duration_s.p50),
         format_usd(row.cost_usd.p50),
         against(row, pick) if row is not pick else "",
         format_bytes(row.memory_bytes["total"]),
         probability(row),
-        price_marks(row),
     )
 
 
@@ -190,16 +190,15 @@ def front_section(payload: RecommendationPayload) -> Section:
     shown = _thinned(front, FRONT)
     rows = tuple(
         (
-            offer_name(row),
+            marked_name(offer_name(row), row),
             config_phrase(row.config),
             format_seconds(row.duration_s.p50),
             format_usd(row.cost_usd.p50),
             _price_of_an_hour(front[0], row),
-            price_marks(row),
         )
         for row in shown
     )
-    titles = columns("machine", "config", ">duration", ">cost", ">an hour saved costs", "price")
+    titles = columns("machine", "config", ">duration", ">cost", ">an hour saved costs")
     table = Table(titles, rows)
     return Section("Time against money", (table, *_explained(shown)))
 
