@@ -53,14 +53,20 @@ def _finite(text: str, what: str) -> float:
     return value
 
 
+def _such_as(text: str, unit: str, otherwise: str) -> str:
+    """An example for a hint: the number that was written, with the unit that it lacks."""
+    bare = text.strip()
+    return f'such as "{bare}{unit}"' if re.fullmatch(_NUMBER, bare) else f'such as "{otherwise}"'
+
+
 def parse_seconds(text: str) -> float:
     """[s] A duration such as "24h", "30 min" or "1h 30min"."""
     rest, total, seen = text, 0.0, False
     while rest.strip():
         match = _TERM.match(rest)
         if not match or match[2].casefold() not in _SECONDS:
-            msg = f"{text!r} is not a duration"
-            raise InputError(msg, 'write a number with s, min, h or d, such as "24h" or "1h 30min"')
+            msg, example = f"{text!r} is not a duration", _such_as(text, "h", "24h")
+            raise InputError(msg, f'write a number with s, min, h or d, {example} or "1h 30min"')
         total += _finite(match[1], "duration") * _SECONDS[match[2].casefold()]
         rest, seen = rest[match.end() :], True
     if not seen or total < 0:
@@ -96,7 +102,8 @@ def parse_usd(text: str) -> float:
     match = re.fullmatch(rf"\s*\$\s*{_NUMBER}\s*|\s*{_NUMBER}\s*USD\s*", text, re.IGNORECASE)
     if not match:
         msg = f"{text!r} is not an amount of money"
-        raise InputError(msg, 'write dollars, such as "60 USD"; other currencies are not converted')
+        example = _such_as(text, " USD", "60 USD")
+        raise InputError(msg, f"write dollars, {example}; other currencies are not converted")
     value = _finite(match[1] or match[2], "amount")
     if value < 0:
         msg = f"amount {text!r} must not be negative"
@@ -110,7 +117,8 @@ def parse_usd_per_hour(text: str) -> tuple[float, bool]:
     unit = per.strip().casefold()
     if not slash or unit not in {"h", "hr", "hour", "gpu-h", "gpu-hour", "gpu/h"}:
         msg = f"{text!r} is not a price"
-        raise InputError(msg, 'write "2.50 USD/h" for the whole offer or "1.99 USD/gpu-h" per GPU')
+        whole = _such_as(text, " USD/h", "2.50 USD/h").removeprefix("such as ")
+        raise InputError(msg, f'write {whole} for the whole offer or "1.99 USD/gpu-h" per GPU')
     return parse_usd(head), unit.startswith("gpu")
 
 
