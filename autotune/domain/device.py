@@ -64,6 +64,11 @@ class Device:
         """Whether this is the machine's own processor."""
         return self.vendor == "cpu"
 
+    @property
+    def has_cuda(self) -> bool:
+        """Whether torch drives it through its CUDA (or ROCm) interface."""
+        return self.vendor in {"nvidia", "amd"}
+
     def peak_flop_per_s(self, precision: str) -> float:
         """[FLOP/s] dense peak in a compute dtype: fp32, tf32, fp16, bf16 or fp8; 0 if not native.
 

@@ -22,8 +22,7 @@ from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.space.file import at_present
-from autotune.space.requirements import host_doubts, host_options
-from autotune.space.rules import RULES, Rule, has_cuda
+from autotune.space.rules import RULES, Rule, host_doubts, host_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,7 +96,7 @@ def knob_levels(job: Job, space: SearchSpace, offer: Offer, name: str) -> tuple[
     if name == "micro_batch_size":
         return _micro_batches(job, offer)
     if name == "pin_memory":
-        return (has_cuda(offer.device),)
+        return (offer.device.has_cuda,)
     return (CLOSED_FORM,)
 
 
@@ -176,12 +175,12 @@ def _enumerate(job: Job, space: SearchSpace) -> Enumeration:
     for grid in grids:
         rejected.update(grid.rejected)
     return Enumeration(
-        candidates=at_present(_columns(job, grids), space.extra),
         rejected=dict(rejected.most_common()),
         by_offer=tuple(dict(grid.rejected) for grid in grids),
         space_size=sum(grid.size for grid in grids),
         opt_in_ignored=_ignored(job, space),
         warnings=_warnings(job),
+        candidates=at_present(_columns(job, grids), space.extra),
     )
 
 

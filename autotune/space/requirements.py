@@ -1,10 +1,10 @@
-"""What settings need beyond a plain run (fused kernels, fp8, offload), and need of the host.
+"""What the values of knobs need: of the device, model, method, trainer, versions, host and others.
 
-In here: the trainers, versions, families, devices and other knobs that levers' values go with, and
-the cores, /dev/shm and RAM of the processes that feed the devices. Each function is a rule of
-`rules.RULES`, which names it with its reason; what plain settings need stands there. A fact of the
-host that nobody stated keeps the search within it, and forbids nothing that the user locked:
-whoever rents a machine knows it better. `host_doubts` says so.
+Each function is a rule of `rules.RULES`, which names it with the knobs that it reads and its
+reason, and says whether their values may run. In here: levers (fused kernels, fp8, offload), then
+the cores, /dev/shm and RAM of the processes that feed the devices, then plain settings. A fact of
+the host that nobody stated keeps the search within it, and forbids nothing that the user locked:
+whoever rents a machine knows it better. `rules.host_doubts` says so.
 
 Source of `kernels`: liger-kernel 0.8.5 transformers/monkey_patch.py, MODEL_TYPE_TO_APPLY_LIGER_FN,
 read 2026-11-22; trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl 0.21
@@ -19,21 +19,31 @@ activation_checkpointing_kwargs); trl sft_config.py; axolotl 0.21 utils/schemas.
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from autotune.catalog.software import TRL_CHUNKS_FROM
 from autotune.catalog.text_tokens import TOKENISED_BYTES
-from autotune.domain.config import EIGHT_BIT, OFFLOADED_STATES, ZERO_STAGE
-from autotune.domain.units import GB, format_bytes
+from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
+from autotune.domain.device import FLASH_CAPABILITY
+from autotune.domain.objective import PAIRED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
+HOPPER = 9  # flash-attention 3 README: H100 and H800, and what else has capability 9
+FLASH_HEAD_DIM = 256  # flash-attention 2 README: head dimensions up to 256
+INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
+# Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
+NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
+# Classes without `_supports_flash_attn` in transformers 5.23; gpt_oss's sinks need another kernel.
+NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
+# accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
+# Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
+REGIONAL_SINCE = (1, 6)
+CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
+UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
 # Model types of decoders of text that Liger 0.8.5 patches; any other it leaves as it is.
 LIGER_FAMILIES = frozenset(
     {"deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2",
@@ -186,10 +196,7 @@ def offloads_eagerly(_job: Job, _offer: Offer, offload: str, compiled: str) -> b
 
 WORKERS = "num_dataloader_workers"
 FEEDING = ("micro_batch_size", WORKERS, "prefetch_factor")  # what decides how much is kept ready
-PREFETCHED = 2  # batches of each worker, where nothing is stated (torch's DataLoader)
-TOO_FEW_CORES = "more data workers than the host has cores"
-BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
-_HELD_IN = {"shm": "shm_bytes", "ram": "ram_bytes"}
+HELD_IN = {"shm": "shm_bytes", "ram": "ram_bytes"}
 
 
 def workers_within_cores(job: Job, offer: Offer, workers: int) -> bool:
@@ -199,10 +206,10 @@ def workers_within_cores(job: Job, offer: Offer, workers: int) -> bool:
 
 def batches_in_memory(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> bool:
     """Batches kept ready lie in /dev/shm, which is a part of RAM."""
-    held_bytes = _buffer_bytes(job, offer, micro, workers, prefetch)
+    held_bytes = buffer_bytes(job, offer, micro, workers, prefetch)
     return all(
         held_bytes <= getattr(offer.host, field) or _may_exceed(job, offer, field, *FEEDING[:2])
-        for field in _HELD_IN.values()
+        for field in HELD_IN.values()
     )
 
 
@@ -211,49 +218,172 @@ def _may_exceed(job: Job, offer: Offer, field: str, *names: str) -> bool:
     return field in offer.host.assumed and all(name in job.lock for name in names)
 
 
-def _buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
+def buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
     """[bytes] of the batches that all workers of a host keep ready."""
     return offer.per_node * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
 
 
-def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", "ram"]]:
-    """[bytes] of batches kept ready at the least that the locks leave, what holds them, and of it.
-
-    Batches lie in /dev/shm, which is a part of RAM.
-    """
-    held = _buffer_bytes(job, offer, *(int(job.lock.get(name, 1)) for name in FEEDING))
-    shm, ram = offer.host.shm_bytes, offer.host.ram_bytes
-    return (held, shm, "shm") if shm <= ram else (held, ram, "ram")
+def fixed_shapes(job: Job) -> bool:
+    """Whether every unpacked batch is known to have the same length."""
+    return job.one_length and (job.padding == "max_length" or job.lengths.known)
 
 
-def host_options(job: Job, offer: Offer, reasons: Mapping[str, object]) -> str:
-    """What to type where the host is what keeps a lock from running; empty where it is not."""
-    found = []
-    if TOO_FEW_CORES in reasons:
-        found.append(f"--set host.cores={int(job.lock.get(WORKERS, 1)) * offer.per_node}")
-    if BUFFERS_TOO_LARGE in reasons:
-        held, _, short = least_buffers(job, offer)
-        found.append(f"--set host.{short}={math.ceil(held / GB)}GB")
-    return " ".join(found)
+def splits_batch(job: Job, offer: Offer, micro: int) -> bool:
+    """Whether the devices' micro-batches make the global batch."""
+    return job.global_batch_size % (micro * offer.count) == 0
 
 
-def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
-    """What settings need of a host beyond what was assumed of it."""
-    host, found = offer.host, []
-    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
-    if workers > host.cores and "cores" in host.assumed:
-        found.append(
-            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
-            f"--set host.cores=N states them"
-        )
-    stated = {"prefetch_factor": PREFETCHED, **knobs}
-    held = _buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
-    for key, field in _HELD_IN.items():
-        there = getattr(host, field)
-        if held > there and field in host.assumed:
-            found.append(
-                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
-                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
-            )
-            break
-    return found
+def accumulation_as_locked(job: Job, offer: Offer, micro: int) -> bool:
+    """Whether the locked accumulation makes it, where one is locked."""
+    locked = job.lock.get("gradient_accumulation_steps")
+    return locked is None or micro * offer.count * int(locked) == job.global_batch_size
+
+
+def native_dtype(_job: Job, offer: Offer, precision: str) -> bool:
+    """Say, bf16 needs Ampere: the catalogue has a rate only for what a device multiplies itself."""
+    return offer.device.peak_flop_per_s(precision) > 0
+
+
+def base_holds_dtype(job: Job, _offer: Offer, precision: str) -> bool:
+    """Whether weights are kept in at least the precision that is computed in."""
+    return precision in HALF or job.method.base == "32bit"
+
+
+def fp16_is_second_choice(job: Job, offer: Offer, precision: str) -> bool:
+    """Whether fp16 is locked, or the device has no bf16."""
+    locked = job.lock.get("precision") == "fp16"
+    return precision != "fp16" or locked or offer.device.peak_flop_per_s("bf16") == 0
+
+
+def fp16_full_needs_fp32_weights(job: Job, _offer: Offer, precision: str) -> bool:
+    """Whether what is trained has masters that fp16's scaled gradients can step."""
+    return precision != "fp16" or job.method.is_lora or job.method.base == "32bit"
+
+
+def quantised_base_runs(job: Job, offer: Offer, _precision: str) -> bool:
+    """Whether bitsandbytes is there, and a device that runs its kernels."""
+    if job.method.base not in {"int8", "nf4"}:
+        return True
+    capable = job.method.base == "nf4" or offer.device.compute_capability >= INT8_CAPABILITY
+    return job.software.bitsandbytes is not None and offer.device.vendor == "nvidia" and capable
+
+
+def family_has_kernel(job: Job, _offer: Offer, attention: str) -> bool:
+    """Whether the model's class offers the attention."""
+    model = job.model
+    if attention == "sdpa":
+        return not model.attention_softcap and model.family not in NO_SDPA
+    if attention in FLASH:
+        return model.family not in NO_FLASH and model.position != "alibi"
+    return True
+
+
+def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
+    """Whether the package is there, the device runs its kernels and the heads fit them."""
+    device, third = offer.device, attention == "flash_attention_3"
+    if attention not in FLASH:
+        return True
+    software = job.software
+    installed = software.has_flash_attention_3 if third else software.has_flash_attention
+    capability = device.compute_capability
+    capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
+    narrow = job.model.head_dim <= FLASH_HEAD_DIM
+    return installed and device.vendor == "nvidia" and capable and narrow
+
+
+def quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
+    """Whether quantised weights can be divided this way."""
+    if job.method.base == "int8":
+        return sharding not in {"fsdp", "zero3"}
+    return job.method.base != "nf4" or sharding != "zero3"
+
+
+def dora_reads_weights(job: Job, _offer: Offer, sharding: str) -> bool:
+    """Source: peft 0.21 tuners/lora/dora.py: `forward` reads `base_layer.weight` ungathered."""
+    return not job.method.is_dora or sharding != "zero3"
+
+
+def states_as_today(job: Job, offer: Offer, sharding: str) -> bool:
+    """DeepSpeed keeps fp32 masters and moments; to leave it for 16-bit ones is the user's step."""
+    today, method = job.today, job.method
+    if today is None or method.is_lora or method.base != "16bit" or offer.count == 1:
+        return True
+    return today.sharding not in ZERO_STAGE or sharding in ZERO_STAGE or "sharding" in job.lock
+
+
+def pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob
+    """Whether there is a device that pinned pages are copied to."""
+    return not pinned or offer.device.has_cuda
+
+
+def optimizer_runs(job: Job, offer: Offer, optimizer: str) -> bool:
+    """Whether bitsandbytes is there for states of 8 bits."""
+    installed = job.software.bitsandbytes is not None and offer.device.vendor == "nvidia"
+    return optimizer not in EIGHT_BIT or installed
+
+
+def graphs_need_cuda(_job: Job, offer: Offer, compiled: str) -> bool:
+    """Whether graphs can be captured."""
+    return compiled not in CUDA_GRAPH_MODES or offer.device.has_cuda
+
+
+def scope_needs_compile(_job: Job, _offer: Offer, compiled: str, scope: str) -> bool:
+    """Whether a part of the model is compiled in a mode that can."""
+    return scope == "model" or compiled == "default"
+
+
+def scope_offered(job: Job, _offer: Offer, scope: str) -> bool:
+    """Our own script is launched with accelerate's config; another trainer launches itself."""
+    offered = job.origin is None and job.software.accelerate >= REGIONAL_SINCE
+    return scope == "model" or offered
+
+
+def adapters_exist(job: Job, _offer: Offer, adapter_dtype: str) -> bool:
+    """Whether there are adapters to have a dtype."""
+    return job.method.is_lora or adapter_dtype == "fp32"
+
+
+def grouping_saves_padding(job: Job, _offer: Offer, grouping: str) -> bool:
+    """Whether rows are padded to the longest of their batch."""
+    return grouping == "off" or job.padding == "longest"
+
+
+def prefetch_needs_workers(job: Job, _offer: Offer, workers: int, prefetch: int) -> bool:
+    """Whether somebody prefetches; the value that stands for nobody is one."""
+    return workers > 0 or prefetch == UNUSED_PREFETCH or "prefetch_factor" in job.lock
+
+
+def flash_needs_half(_job: Job, _offer: Offer, attention: str, precision: str) -> bool:
+    """Whether attention is computed in a dtype that flash attention has."""
+    return attention not in FLASH or precision in HALF
+
+
+def bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, precision: str) -> bool:
+    """Whether the adapters' dtype is computed in."""
+    return adapter_dtype == "fp32" or precision == "bf16"
+
+
+def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: str) -> bool:
+    """Whether the kernel masks by rows; who locks packing has decided."""
+    locked = job.lock.get("packing") == "on"
+    return packing == "off" or attention in FLASH or locked
+
+
+def pairs_are_not_packed(job: Job, _offer: Offer, packing: str) -> bool:
+    """Whether the objective's rows can be joined."""
+    return packing == "off" or job.objective not in PAIRED
+
+
+def pairs_have_their_own_loss(job: Job, _offer: Offer, kernels: str) -> bool:
+    """Whether the objective's loss can be computed in chunks."""
+    return kernels != "chunked_loss" or job.objective not in PAIRED
+
+
+def packing_or_grouping(_job: Job, _offer: Offer, packing: str, grouping: str) -> bool:
+    """Whether at most one of them arranges the rows."""
+    return packing == "off" or grouping == "off"
+
+
+def graphs_need_fixed_shapes(job: Job, _offer: Offer, compiled: str, packing: str) -> bool:
+    """Whether captured graphs meet one shape."""
+    return compiled not in CUDA_GRAPH_MODES or packing == "on" or fixed_shapes(job)

@@ -7,7 +7,8 @@ import pytest
 
 from autotune.domain.config import Config
 from autotune.domain.job import Lengths, Method, Origin
-from autotune.space.rules import NO_FLASH, NO_SDPA, RULES, violations
+from autotune.space.requirements import NO_FLASH, NO_SDPA
+from autotune.space.rules import RULES, violations
 
 
 def config(**knobs: Any) -> Config:

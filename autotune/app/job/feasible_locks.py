@@ -24,8 +24,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, Assumption
 from autotune.space.enumerate import enumerate_candidates, why_closed, without
 from autotune.space.file import load_space
-from autotune.space.requirements import host_doubts, host_options
-from autotune.space.rules import RULES, violations
+from autotune.space.rules import RULES, host_doubts, host_options, violations
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

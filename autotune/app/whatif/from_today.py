@@ -21,7 +21,7 @@ from autotune.domain.edit import Edit
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 from autotune.pricing import Pricing, bills_under
 from autotune.search.selection import best_index
-from autotune.space.rules import CUDA_GRAPH_MODES
+from autotune.space.requirements import CUDA_GRAPH_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
