@@ -1,6 +1,7 @@
 """A fault at every file operation of a command, then the command again: is anything lost?
 
-    python -m bench.faults [--quick | --most N] [--command NAME] [--fault NAME] [--format text|json]
+    python -m bench.faults [--quick | --most N] [--command NAME] [--fault NAME] [--lanes N]
+                           [--format text|json]
 
 Each command runs once undisturbed. Then, for each of its file operations and each kind of fault, a
 child runs it in a fresh folder with the fault at that operation: `kill` (SIGKILL before it), `torn`
@@ -24,7 +25,7 @@ import sys
 from bench.faults.injected import FAULTS
 from bench.faults.table import KINDS, measured
 
-QUICK = 3
+QUICK, MOST_SHOWN = 3, 12
 
 
 def main() -> None:
@@ -35,18 +36,22 @@ def main() -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--command", action="append", help="only this one; repeatable")
     parser.add_argument("--fault", action="append", choices=FAULTS, help="likewise")
+    parser.add_argument("--lanes", type=int, default=4, help="faults tried side by side")
     asked = parser.parse_args()
     rows = []
     if asked.format == "text":
         print(f"{'command':20} {'operations':>10} {'faults':>7} lost stuck corrupt left behind")
-    for row in measured(asked.command, QUICK if asked.quick else asked.most, asked.fault or FAULTS):
+    most = QUICK if asked.quick else asked.most
+    for row in measured(asked.command, most, asked.fault or FAULTS, asked.lanes):
         rows.append(row)
         if asked.format == "text":
             print(
                 f"{row['command']:20} {row['operations']:10} {row['points']:7} {row['lost']:4} "
                 f"{row['stuck']:5} {row['corrupt']:7} {row['left behind']:11}"
             )
-            print("".join(f"  {text}\n" for text in row["examples"]), end="", flush=True)
+            print(
+                "".join(f"  {text}\n" for text in row["examples"][:MOST_SHOWN]), end="", flush=True
+            )
     if asked.format == "json":
         print(json.dumps({"schema_version": 1, "rows": rows}, indent=1))
     sys.exit(int(any(row[kind] for row in rows for kind in KINDS)))

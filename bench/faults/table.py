@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import traceback
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -16,13 +17,12 @@ from bench.faults.commands import COMMANDS, nothing
 from bench.faults.injected import FAULTS, HUNG, OF_WRITES, begin, in_child
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bench.faults.commands import Command
 
 KINDS = ("lost", "stuck", "corrupt", "left behind")
 ANSWERED = frozenset({0, 3, 4})  # exit codes of an answer
-EXAMPLES = 12
 LOADED = (
     "autotune.cli.tune", "autotune.cli.verify", "autotune.cli.lists",
     "autotune.app.tune.tune", "autotune.app.probing.tune", "autotune.search.study.study",
@@ -33,18 +33,21 @@ LOADED = (
 
 
 def measured(
-    names: list[str] | None = None, most: int | None = None, faults: Sequence[str] = FAULTS
+    names: list[str] | None = None,
+    most: int | None = None,
+    faults: Sequence[str] = FAULTS,
+    lanes: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """A row for each command. most: points of each fault; None: every operation."""
     for name in LOADED:  # once, before any fork
         import_module(name)
     for command in [c for c in COMMANDS if not names or c.name in names]:
         with tempfile.TemporaryDirectory(prefix="faults-") as name:
-            yield _in_warm_process(command, Path(name).resolve(), most, faults)
+            yield _in_warm_process(command, Path(name).resolve(), most, faults, lanes)
 
 
 def _in_warm_process(
-    command: Command, work: Path, most: int | None, faults: Sequence[str]
+    command: Command, work: Path, most: int | None, faults: Sequence[str], lanes: int
 ) -> dict[str, Any]:
     """A process that has run the command, and from which its faults are forked: its row."""
     pid = os.fork()
@@ -52,13 +55,11 @@ def _in_warm_process(
         code = 1
         try:
             _warm(command, work)
-            row = tried(command, work, most, faults)
+            row = tried(command, work, most, faults, lanes)
             (work / "row").write_text(json.dumps(row), encoding="utf-8")
             code = 0
         finally:
             if code:
-                import traceback
-
                 traceback.print_exc()
             os._exit(code)
     _, status = os.waitpid(pid, 0)
@@ -91,9 +92,9 @@ def _come_before(command: Command, folder: Path) -> None:
 
 
 def tried(
-    command: Command, work: Path, most: int | None, faults: Sequence[str] = FAULTS
+    command: Command, work: Path, most: int | None, faults: Sequence[str] = FAULTS, lanes: int = 1
 ) -> dict[str, Any]:
-    """The command's row."""
+    """The command's row. lanes: processes that try faults side by side: most of one is waiting."""
     folder, begun = work / "one", work / "begun"
     folder.mkdir()
     _come_before(command, folder)
@@ -103,24 +104,62 @@ def tried(
     if {code, behind} - ANSWERED:
         msg = f"{command.name} fails undisturbed, with exit codes {code} and {behind}"
         raise RuntimeError(msg)
-    expected, wrong, points = command.left(folder), Counter[str](), 0
-    examples: list[str] = []
-    for fault, at in _points(letters, most, faults):
-        shutil.rmtree(folder)
-        shutil.copytree(begun, folder, symlinks=True)
-        in_child(folder, command.run, at, fault)
-        again, _ = in_child(folder, command.again)
-        if again in ANSWERED and command.behind is not nothing:
-            again, _ = in_child(folder, command.behind)
-        what, which = _judged(command, expected, folder, again)
-        points += 1
-        if what:
-            wrong[what] += 1
-            examples.append(f"{fault} at operation {at}: {what}: {which}")
+    expected = command.left(folder)
+    points = list(_points(letters, most, faults))
+    found = _side_by_side(
+        lanes,
+        lambda lane: [
+            _after(command, expected, begun, work / f"lane-{lane}" / "one", fault, at)
+            for fault, at in points[lane::lanes]
+        ],
+        work,
+    )
+    wrong = Counter(what for what, _ in found if what)
     return {
-        "command": command.name, "operations": len(letters), "points": points,
-        **{kind: wrong[kind] for kind in KINDS}, "examples": examples[:EXAMPLES],
+        "command": command.name, "operations": len(letters), "points": len(points),
+        **{kind: wrong[kind] for kind in KINDS},
+        "examples": sorted(words for what, words in found if what),
     }  # fmt: skip
+
+
+def _after(
+    command: Command, expected: dict[str, Any], begun: Path, folder: Path, fault: str, at: int
+) -> tuple[str, str]:
+    """What is wrong after one fault and the second run, and where; empty for nothing."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(begun, folder, symlinks=True)
+    in_child(folder, command.run, at, fault)
+    again, _ = in_child(folder, command.again)
+    if again in ANSWERED and command.behind is not nothing:
+        again, _ = in_child(folder, command.behind)
+    what, which = _judged(command, expected, folder, again)
+    return what, f"{fault} at operation {at}: {what}: {which}"
+
+
+def _side_by_side(
+    lanes: int, work_of: Callable[[int], list[tuple[str, str]]], folder: Path
+) -> list[tuple[str, str]]:
+    """What forked processes find, each its share. Raises RuntimeError where one fails."""
+    forked = []
+    for lane in range(lanes):
+        (folder / f"lane-{lane}").mkdir()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                found = json.dumps(work_of(lane))
+                (folder / f"lane-{lane}" / "found").write_text(found, encoding="utf-8")
+                code = 0
+            finally:
+                if code:
+                    traceback.print_exc()
+                os._exit(code)
+        forked.append(pid)
+    if any(os.waitpid(pid, 0)[1] for pid in forked):
+        msg = "a lane of faults has failed"
+        raise RuntimeError(msg)
+    lines = [json.loads((folder / f"lane-{lane}" / "found").read_text()) for lane in range(lanes)]
+    return [(what, words) for line in lines for what, words in line]
 
 
 def _points(letters: bytes, most: int | None, faults: Sequence[str]) -> Iterator[tuple[str, int]]:
