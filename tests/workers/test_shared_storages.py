@@ -175,6 +175,11 @@ def elsewhere(name: str) -> Owner:
     return Owner(name, 1, "1", "another machine", "other")
 
 
+def gone() -> Owner:
+    """A worker that was here and has ended."""
+    return Owner("gone", 1, "another start", place(), "here")
+
+
 def pair(tmp_path: Path, lease_s: float) -> tuple[SharedStudy, SharedStudy]:
     path = tmp_path / "study.log"
     study = optuna.create_study(storage=shared_journal(path), study_name="s")
@@ -202,27 +207,17 @@ def test_a_silent_worker_of_another_machine_loses_its_trial_after_its_lease_and_
 def test_what_a_dead_worker_measured_is_told_with_its_probes(tmp_path: Path) -> None:
     study = optuna.create_study(storage=shared_journal(tmp_path / "study.log"), study_name="s")
     probes = [{"key": "of the first", "status": "ok"}]
-    record = TrialRecord(
-        0, "trial", {"x": 3}, 5.0, {}, fits=True, reason="fits", offer="", config=""
-    )
-    here = SharedStudy(
-        study, Owner.here("here"), beat_s=0.02, lease_s=0.2,
-        known=lambda: {0: record}, made=lambda: probes,
-    )  # fmt: skip
-    there = SharedStudy(study, elsewhere("there"), beat_s=0.02, lease_s=0.2)
+    there = SharedStudy(study, gone())
     trial = there.ticket()
     there.choose(trial, DISTRIBUTIONS)
-    with here:
-        while here.pending():
-            here.bury()
+    record = TrialRecord(0, "trial", dict(trial.params), 5.0, {}, fits=True, reason="fits")
+    here = SharedStudy(
+        study, Owner.here("here"), known=lambda: {0: record}, made=lambda: probes
+    )  # fmt: skip
+    here.bury()
     (told,) = study.trials
     assert told.value == 5.0
     assert told.user_attrs[PROBES] == probes, "who goes on would take the trial for unmeasured"
-
-
-def gone() -> Owner:
-    """A worker that was here and has ended."""
-    return Owner("gone", 1, "another start", place(), "here")
 
 
 def test_what_a_worker_recorded_before_its_telling_failed_is_told_and_not_measured_twice(

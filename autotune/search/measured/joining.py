@@ -8,6 +8,7 @@ in a database, workers need no common disk.
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.frozen import dataclass
 from autotune.search.study.backends import close
-from autotune.search.study.journal import IDENTITY
+from autotune.search.study.journal import IDENTITY, JOB_KEY
 from autotune.search.study.owner import Owner
 from autotune.search.study.record import (
     WORKERS_FOLDER,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     Made = Callable[[], list[dict[str, Any]]]
 
 TERMS = "autotune:terms"  # of a study: what its workers must agree on, as the application says
+BEGUN: dict[str, Any] = {}  # the terms of a study whose leader has not come that far
+BEGIN_S, LOOK_S = 20.0, 0.5  # that a leader is given for it, and between looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def leading(
         before = _attributes(place) if resume else {}
         study = shared_study(
             run_dir=place.run_dir, storage=place.storage, name=place.name,
-            job_key=place.job_key, resume=resume,
+            job_key=place.job_key, resume=resume, marks={TERMS: BEGUN},
         )  # fmt: skip
         _agree(study, search, terms)
         shared = SharedStudy(
@@ -111,6 +114,7 @@ def leading(
         with contextlib.closing(Opened(study)), shared:
             shared.bury()
             shared.rebuild(log.records, search._distributions())  # noqa: SLF001 - of one room
+            study.set_user_attr(TERMS, terms)  # whoever reads them may begin
             led = Led(shared, log, len(log.records), before)
             led.gather()
             yield led
@@ -141,16 +145,27 @@ def worker_folder(run_dir: Path, name: str) -> Path:
 
 
 def terms_of(run_dir: Path | None, storage: str | None, name: str) -> tuple[Study, dict[str, Any]]:
-    """The study to join, and what its workers must agree on. Raises InputError."""
-    study = joined_study(run_dir=run_dir, storage=storage, name=name)
-    terms = study.user_attrs.get(TERMS)
-    if not isinstance(terms, dict):
-        place = near(run_dir) if run_dir else "the storage"
-        msg = f"the study {name!r} of {place} was begun by a search that works alone"
-        raise InputError(
-            msg, "begin one that can be joined: `autotune tune --score probe --workers 1`"
-        )
-    return study, terms
+    """The study to join, and what its workers must agree on. Raises InputError.
+
+    One that is just being begun is waited for.
+    """
+    begun = time.monotonic()
+    while True:
+        study = joined_study(run_dir=run_dir, storage=storage, name=name)
+        said = study.user_attrs
+        terms = said.get(TERMS, BEGUN if JOB_KEY not in said else None)
+        if terms != BEGUN or time.monotonic() - begun > BEGIN_S:
+            break
+        Opened(study).close()  # whoever begins it anew may write another journal
+        time.sleep(LOOK_S)
+    if isinstance(terms, dict) and terms != BEGUN:
+        return study, terms
+    place = near(run_dir) if run_dir else "the storage"
+    if terms == BEGUN:
+        msg = f"the study {name!r} of {place} has no terms yet: who began it may have been killed"
+        raise InputError(msg, "type its `autotune tune` again with --resume, then join again")
+    msg = f"the study {name!r} of {place} was begun by a search that works alone"
+    raise InputError(msg, "begin one that can be joined: `autotune tune --score probe --workers 1`")
 
 
 def header_of(search: SharedSearch, place: Place) -> dict[str, str]:
@@ -176,7 +191,7 @@ def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
         msg = f"the study {study.study_name!r} holds measurements of another job or space"
         raise InputError(msg, "name another study, or tune the job that it was made for")
     known = study.user_attrs.get(TERMS)
-    if isinstance(known, dict) and known.get("version") != terms.get("version"):
+    if isinstance(known, dict) and known != BEGUN and known.get("version") != terms.get("version"):
         msg = (
             f"the study {study.study_name!r} was begun by autotune {known.get('version')}, and "
             f"here is {terms.get('version')}"
@@ -186,4 +201,3 @@ def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
             "finished trial is on the disk"
         )  # fmt: skip
     study.set_user_attr(IDENTITY, search.priced.identity)
-    study.set_user_attr(TERMS, terms)

@@ -10,7 +10,8 @@ A probe's trial carries user attributes:
     disturbed: true           other programs made it longer than it is: it teaches little, and later
                               searches nothing.
     withdrawn: true           measured before, it broke when it was run again: never the pick.
-    dropped: true             the trial ended before it was measured; its candidate is as before.
+    dropped: true             the trial is given up: where it ends so, and nobody told a record of
+                              it, it was never measured, and its candidate is as before.
     basis: "modelled"         the trial was scored by the cost model; it is no probe, and its
                               candidate may still be probed.
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 COMPUTE = "compute"  # the part that other programs disturb
 MEASURED, OOM, BASIS, MODELLED = "measured", "oom", "basis", "modelled"
 NOISE, WITHDRAWN, DROPPED, DISTURBED = "noise", "withdrawn", "dropped", "disturbed"
+RECORD = "record"  # what a trial says as a whole, told as the last of its attributes
 
 
 @dataclass(slots=True)
@@ -144,7 +146,7 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
     probed = [
         trial
         for trial in trials
-        if trial.user_attrs.get(BASIS) != MODELLED and not trial.user_attrs.get(DROPPED)
+        if trial.user_attrs.get(BASIS) != MODELLED and not is_dropped(trial)
     ]
     too_long = _too_long(probed, priced, names)
     for trial in probed:
@@ -170,18 +172,31 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
     return history
 
 
+def is_dropped(trial: FrozenTrial) -> bool:
+    """Whether it was given up for good.
+
+    That takes two steps: whoever does it may be killed between them, and its worker, silent until
+    then, tells it after all.
+    """
+    given_up = bool(trial.user_attrs.get(DROPPED)) and trial.state.is_finished()
+    return given_up and RECORD not in trial.user_attrs
+
+
 def _half_told(trial: FrozenTrial, names: set[str]) -> bool:
     """Whether another process is telling it parameter by parameter, or died while it did."""
     return trial.values is None and trial.params.keys() < names
 
 
 def _too_long(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -> set[int]:
-    """Numbers of the trials whose computing took longer than another run of the same showed."""
+    """Numbers of the trials whose computing took longer than another run of the same showed.
+
+    One that is being told does not count yet: it may be given up before its end.
+    """
     groups: dict[int, list[tuple[int, Run]]] = {}
     for trial in trials:
         value, sd = _compute(trial, MEASURED), _compute(trial, NOISE)
         index = _candidate(trial, priced, names)
-        if index is None or value <= 0:
+        if index is None or value <= 0 or not trial.state.is_finished():
             continue
         run = Run(math.log(value), bool(trial.user_attrs.get(DISTURBED)), sd)
         groups.setdefault(index, []).append((trial.number, run))

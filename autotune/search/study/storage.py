@@ -11,6 +11,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
@@ -29,7 +30,7 @@ from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.record import attributes_of, workers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
@@ -168,12 +169,13 @@ def _journal(path: Path) -> BaseStorage:
 
 
 def shared_study(
-    *, run_dir: Path, storage: str | None, name: str, job_key: str, resume: bool
-) -> Study:
+    *, run_dir: Path, storage: str | None, name: str, job_key: str, resume: bool,
+    marks: Mapping[str, Any] | None = None,
+) -> Study:  # fmt: skip
     """The study of a search of several workers, opened or created by whoever leads it.
 
-    Without a storage it is the run folder's journal, written anew where no worker lives. Raises
-    InputError as `open_study`.
+    Without a storage it is the run folder's journal, written anew where no worker lives. marks:
+    what a new one says of itself before it says whose it is. Raises InputError as `open_study`.
     """
     import optuna
 
@@ -187,7 +189,7 @@ def shared_study(
                 storage=shared_journal(path), study_name=name, direction="minimize",
                 load_if_exists=True,
             )  # fmt: skip
-        _agree(study, job_key, storage or near(run_dir))
+        _agree(study, job_key, storage or near(run_dir), marks or {})
     return study
 
 
@@ -235,8 +237,13 @@ def _in_storage(url: str, name: str, *, resume: bool) -> Study:
         raise InputError(msg, "add --resume to go on in it, or name another run") from None
 
 
-def _agree(study: Study, job_key: str, storage: str | None) -> None:
-    """A study belongs to one job. One that holds trials of somebody else's is not taken over."""
+def _agree(
+    study: Study, job_key: str, storage: str | None, marks: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """A study belongs to one job. One that holds trials of somebody else's is not taken over.
+
+    One without a job was begun by a process that was killed: it is begun again.
+    """
     found, place = study.user_attrs.get(JOB_KEY), without_password(storage or "")
     foreign = found is None and (
         len(study.directions) > 1 or bool(study.get_trials(deepcopy=False))
@@ -246,6 +253,8 @@ def _agree(study: Study, job_key: str, storage: str | None) -> None:
         msg = f"storage {place} holds the study {study.study_name!r} {what}"
         raise InputError(msg, "name another run, or leave --resume out")
     if found is None:
+        for mark, value in marks.items():
+            study.set_user_attr(mark, value)
         study.set_user_attr(JOB_KEY, job_key)
 
 

@@ -4,8 +4,9 @@ Whoever wants a proposal draws a trial as a ticket and waits until every earlier
 parameters: proposals are made one after another, each knowing all that is pending, in any storage.
 Optuna's own heartbeat does nothing for studies that are asked and told, so a worker counts up a
 number of its trial every few seconds. A trial whose number stands still for a lease, by the clock
-of whoever watches and as long as the storage answers, is given up; one whose process was here and
-has ended, at once. No clock is compared with another machine's.
+of whoever watches and as long as the storage answers, is given up, one that keeps others waiting
+sooner; one whose process was here and has ended, at once. No clock is compared with another
+machine's.
 
 Source: Lamport, "A new solution of Dijkstra's concurrent programming problem" (1974): tickets.
 """
@@ -18,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.search.posterior.measurements import DROPPED
+from autotune.search.posterior.measurements import DROPPED, RECORD, is_dropped
 from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.record import TrialRecord, attributes_of
 from autotune.search.study.storage import finished_trial
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 BEAT, CHOSEN, DIED = "autotune:beat", "autotune:chosen", "autotune:died"  # of a trial
-RECORD, PROBES = "record", "probes"
+PROBES = "probes"
 BEAT_S, LEASE_S = 5.0, 60.0
+TURN_LEASE_S = 20.0  # for whoever is to choose: all others wait, and nothing measured is lost
 TURN_S, MOST_TURN_S = 0.05, 1.0  # between looks at who is before
 LOOKING = 0.1  # share of the time for them
 MOST_DEATHS = 3  # workers that died at one candidate: it is not tried again
@@ -172,7 +174,21 @@ class SharedStudy:
                 self._fail(trial)
 
     def choose(self, trial: Trial, distributions: Mapping[str, BaseDistribution]) -> None:
-        """Let the sampler choose the ticket's parameters; the next in turn may ask then."""
+        """Let the sampler choose the ticket's parameters; the next in turn may ask then.
+
+        Raises TakenAwayError where others have given the ticket up.
+        """
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        try:
+            self._suggest(trial, distributions)
+            self._set(trial._trial_id, CHOSEN, len(trial.params))  # noqa: SLF001
+        except UpdateFinishedTrialError:
+            self._release()
+            raise TakenAwayError from None
+
+    @staticmethod
+    def _suggest(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> None:
         from optuna.distributions import CategoricalDistribution, IntDistribution
 
         for name, values in distributions.items():
@@ -180,7 +196,6 @@ class SharedStudy:
                 trial.suggest_int(name, values.low, values.high)
             elif isinstance(values, CategoricalDistribution):
                 trial.suggest_categorical(name, values.choices)
-        self._set(trial._trial_id, CHOSEN, len(trial.params))  # noqa: SLF001
 
     def drop(self, trial: Trial) -> None:
         """Give a ticket back: its candidate is as before."""
@@ -202,7 +217,7 @@ class SharedStudy:
             self._tell(found, record, probes)
         except UpdateFinishedTrialError:
             now = self._storage.get_trial(trial._trial_id)  # noqa: SLF001
-            if now.user_attrs.get(DROPPED):
+            if is_dropped(now):
                 raise TakenAwayError from None
         finally:
             self._release()
@@ -250,9 +265,10 @@ class SharedStudy:
         for trial in dead:
             told = trial.user_attrs.get(RECORD)
             record = TrialRecord.of(told) if told else known.get(trial.number)
-            if record is None:
-                with contextlib.suppress(UpdateFinishedTrialError):
-                    self._set(trial._trial_id, DIED, value=True)  # noqa: SLF001
+            if record is None or record.params != trial.params:  # of an earlier study's trial
+                if DROPPED not in trial.user_attrs:  # else it died while it gave the trial back
+                    with contextlib.suppress(UpdateFinishedTrialError):
+                        self._set(trial._trial_id, DIED, value=True)  # noqa: SLF001
                 self._fail(trial)
             else:
                 with contextlib.suppress(UpdateFinishedTrialError):
@@ -261,7 +277,10 @@ class SharedStudy:
 
     def deaths(self, params: Mapping[str, Any]) -> int:
         """Workers that died while they measured that candidate."""
-        return sum(DIED in t.system_attrs and t.params == params for t in self.trials())
+        return sum(
+            DIED in trial.system_attrs and is_dropped(trial) and trial.params == params
+            for trial in self.trials()
+        )
 
     def _is_dead(self, trial: FrozenTrial) -> bool:
         owner = Owner.of(trial.system_attrs.get(OWNER))
@@ -269,9 +288,10 @@ class SharedStudy:
             return False
         if owner.is_dead:
             return True
+        lease_s = self.lease_s if CHOSEN in trial.system_attrs else min(self.lease_s, TURN_LEASE_S)
         with self._lock:
             seen = self._watched.get(trial.number)
-            return seen is not None and time.monotonic() - seen.since > self.lease_s
+            return seen is not None and time.monotonic() - seen.since > lease_s
 
     def watch(self) -> None:
         """Look whose counts have changed. After a gap in looking everybody has a new lease."""
@@ -304,21 +324,37 @@ class SharedStudy:
     ) -> None:
         """Add the recorded trials that the study has lost, each at its number where that is free.
 
-        A trial that is being measured is left to its worker.
+        A trial that is being measured is left to its worker. Others may draw numbers meanwhile: who
+        was given that of a recorded trial of another candidate loses it, and draws again.
         """
         from optuna.trial import TrialState, create_trial
 
-        trials = self.trials()
-        alive = {trial.number for trial in trials if not trial.state.is_finished()}
-        have = {record.number for record in self.records()} | alive
-        count = len(trials)
+        count, have = len(self.trials()), {record.number for record in self.records()}
         for record in sorted(records, key=lambda record: record.number):
-            if record.number in have:
+            if record.number in have or (
+                record.number < count and self._left_to_its_worker(record)
+            ):
                 continue
             while count < record.number:
                 empty = create_trial(state=TrialState.FAIL, user_attrs={DROPPED: True})
-                self.study.add_trial(empty)
-                count += 1
-            self.study.add_trial(finished_trial(record, distributions))
+                count = self._add(empty) + 1
+            count = self._add(finished_trial(record, distributions)) + 1
+            if count > record.number + 1:
+                self._left_to_its_worker(record)
             have.add(record.number)
-            count += 1
+
+    def _add(self, trial: FrozenTrial) -> int:
+        """The number that the storage gave to a trial: others add theirs at the same time."""
+        trial_id = self._storage.create_new_trial(self._study_id, template_trial=trial)
+        return int(self._storage.get_trial_number_from_id(trial_id))
+
+    def _left_to_its_worker(self, record: TrialRecord) -> bool:
+        """Whether the trial of that number is the record's own and still to be told.
+
+        One of another candidate would be told under the same number: it is given up.
+        """
+        trial = self.trials()[record.number]
+        if trial.state.is_finished() or trial.params == record.params:
+            return not trial.state.is_finished()
+        self._fail(trial)
+        return False
