@@ -304,6 +304,17 @@ def machines_dir() -> Path:
     return home_dir() / "machines"
 
 
+def was_kept(place: str) -> bool:
+    """Whether anything was ever kept there under the home: most answers are made without."""
+    try:
+        (home_dir() / place).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def home_dir() -> Path:
     """$AUTOTUNE_HOME, else ~/.cache/autotune, from the root. Not created here."""
     stated = os.environ.get("AUTOTUNE_HOME")

@@ -118,7 +118,7 @@ def run_of(job: Job, about: About, price: Price) -> PricedRun | None:
 
 def priced(run: Run, price: Price) -> PricedRun:
     """A known run with its bill."""
-    return PricedRun(run.job, run.bill(price).estimate(0))
+    return PricedRun(run.job, price(run.job, run.candidates).estimate(0))
 
 
 def stated_batch(about: About, count: int) -> int | None:

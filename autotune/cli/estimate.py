@@ -60,7 +60,6 @@ def estimate(
     """
     from autotune.app.estimate import estimate as price_config
     from autotune.app.estimate import exit_status
-    from autotune.app.job.load import only_job
     from autotune.report.payload import estimate_payload
     from autotune.report.screens.estimate import estimate_screen
     from autotune.report.sections.answer import ESTIMATE_REPORT
@@ -70,9 +69,8 @@ def estimate(
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
     overrides = overrides_of(line, changes, beside=source.beside)
-    loaded = only_job(source.jobs(overrides, quiet=output.quiet), source.name)
     found = price_config(
-        loaded,
+        source.only(overrides, quiet=output.quiet),
         fidelity=fidelity.value,
         claim=claim,
         full_trace=full_trace,

@@ -26,6 +26,7 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.job.overrides import Overrides
+    from autotune.domain.job import Job
 
 
 class Goal(StrEnum):
@@ -236,39 +237,35 @@ class Source:
     ] = None
     beside: Beside = None
 
-    def jobs(
-        self, overrides: Overrides, *, quiet: bool = False, every: bool = False
-    ) -> list[NamedJob]:
-        """The jobs that are asked about; rows that are counted for them are told on stderr.
+    def jobs(self, overrides: Overrides, told: Progress, *, every: bool = False) -> list[NamedJob]:
+        """The jobs that are asked about. told: who is told of rows that are counted for them.
 
         every: all the trainings that a script launches, not its first alone.
 
         Raises InputError for several sources, or for none.
         """
         from autotune.app.dataset import counting_told_to
-
-        with Progress(quiet=quiet) as progress, counting_told_to(progress):
-            return self._jobs(overrides, every=every)
-
-    def _jobs(self, overrides: Overrides, *, every: bool) -> list[NamedJob]:
         from autotune.app.job.load import jobs_of_command, jobs_of_line, load_jobs
 
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
             raise InputError(msg, "keep one of them")
-        if self.from_args is not None:
-            return jobs_of_command(self.from_args, overrides, variant=self.variant)
-        if self.job is not None:
-            return load_jobs(self.job, overrides, variant=self.variant, every=every)
-        if self.variant is not None:
+        if self.job is None and self.from_args is None and self.variant is not None:
             stated = {**overrides.stated, "method.variant": _of_lora(self.variant)}
             overrides = replace(overrides, stated=stated)
-        return jobs_of_line(overrides)
+        with counting_told_to(told):
+            if self.from_args is not None:
+                return jobs_of_command(self.from_args, overrides, variant=self.variant)
+            if self.job is not None:
+                return load_jobs(self.job, overrides, variant=self.variant, every=every)
+            return jobs_of_line(overrides)
 
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return str(self.job or "the command")
+    def only(self, overrides: Overrides, *, quiet: bool) -> Job:
+        """The one job that is asked about. Raises InputError for several."""
+        from autotune.app.job.load import only_job
+
+        with Progress(quiet=quiet) as progress:
+            return only_job(self.jobs(overrides, progress), str(self.job or "the command"))
 
 
 def _of_lora(text: str) -> str:

@@ -155,7 +155,7 @@ def tune(
     overrides = overrides_of(line, changes, limits, source.beside)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
-        several = source.jobs(overrides, quiet=output.quiet)
+        several = source.jobs(overrides, progress)
         if in_place:
             from autotune.app.runs.user_file import check_in_place
 

@@ -114,7 +114,7 @@ def _checkpoints(known: Sequence[Reference], price: Price, learned: _Learned) ->
     for reference in known:
         if reference.observation.quantity != "checkpoint_save_s" or reference.elsewhere:
             continue
-        bill = reference.bill(price)
+        bill = price(reference.job, reference.candidates)
         measured, expected = reference.observation.value, predicted_seconds(reference, bill)
         if expected is None or expected <= 0 or measured <= 0:
             continue
@@ -172,7 +172,7 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
     for reference in known:
         if reference.observation.quantity not in TIMES:
             continue
-        bill = reference.bill(price)
+        bill = price(reference.job, reference.candidates)
         factor = step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
         if factor is None:
             continue
@@ -322,7 +322,7 @@ def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None
 
 def _memory_ratio(reference: Reference, price: Price, kind: str) -> float:
     """What multiplies allocated bytes to give the measured ones."""
-    table = reference.bill(price).tables["memory"]
+    table = price(reference.job, reference.candidates).tables["memory"]
     beside = float(table.gather("context")[0]) if kind in {"total", "driver"} else 0.0
     tensors = max(reference.observation.value - beside, 1.0)
     return tensors / (float(table.gather(kind)[0]) - beside)
@@ -339,7 +339,7 @@ def _memory_warning(reference: Reference, ratio: float, kind: str) -> str:
 
 
 def _out_of_memory(reference: Reference, price: Price, learned: _Learned) -> None:
-    bill = reference.bill(price)
+    bill = price(reference.job, reference.candidates)
     if bill.memory_violation[0] > 0:
         return
     learned.log_sds["memory"] = max(learned.log_sds.get("memory", 0.0), UNEXPLAINED_LOG_SD)

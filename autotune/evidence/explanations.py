@@ -81,7 +81,7 @@ def explanations_of(
 
     saves_known: the seconds of a save were measured, so the disk is no explanation.
     """
-    bill = reference.bill(price)
+    bill = price(reference.job, reference.candidates)
     measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
     if measured is None or expected is None:
         return ()
@@ -91,7 +91,7 @@ def explanations_of(
         if saves_known and belief.key == "checkpoint_disk":
             continue
         changed = belief.apply(reference)
-        seconds = predicted_seconds(changed, changed.bill(price))
+        seconds = predicted_seconds(changed, price(changed.job, changed.candidates))
         if seconds is None or seconds <= 0 or (seconds > expected) != slower:
             continue
         if 1 / MOVES < seconds / expected < MOVES:
@@ -254,7 +254,7 @@ def _solve(
 
     def seconds(scale: float) -> float:
         trial = changed(scale)
-        return predicted_seconds(trial, trial.bill(price)) or 0.0
+        return predicted_seconds(trial, price(trial.job, trial.candidates)) or 0.0
 
     crossing = _Crossing(seconds, measured, low, high)
     if not crossing.low_s < measured < crossing.high_s * CLOSE:

@@ -40,10 +40,6 @@ class Run(Candidate):
 
     elsewhere: bool
 
-    def bill(self, price: Price) -> Bill:
-        """The cost model's bill of exactly this run."""
-        return price(self.job, self.candidates)
-
 
 @dataclass(frozen=True, slots=True)
 class Reference(Run):
@@ -96,19 +92,27 @@ def _offer(job: Job, facts: Facts) -> tuple[Offer | None, bool]:
     gpu, count = facts.get("gpu"), _count(facts, "n_gpus")
     if gpu is None:
         return (job.offers[0], False) if job.offers else (None, True)
+    known = _known_offer(job, str(gpu), count)
+    if known is not None:
+        return known
     try:
         device = find_device(str(gpu))
     except InputError:
         return None, True
-    for offer in job.offers:
-        if offer.device.name == device.name and offer.count == (count or offer.count):
-            return offer, False
-    for offer in job.seen_on:
-        if offer.device.name == device.name and offer.count == (count or offer.count):
-            return offer, True
+    known = _known_offer(job, device.name, count)
+    if known is not None:
+        return known
     count = count or 1
     host = default_host(count, device, job.storage)
     return Offer(device, count, 0.0, host, price_source="evidence"), True
+
+
+def _known_offer(job: Job, name: str, count: int | None) -> tuple[Offer, bool] | None:
+    """The job's machine with that device, by the catalogue's name; whether it is not offered."""
+    for place, offer in enumerate((*job.offers, *job.seen_on)):
+        if offer.device.name == name and offer.count == (count or offer.count):
+            return offer, place >= len(job.offers)
+    return None
 
 
 def _count(facts: Facts, name: str) -> int | None:

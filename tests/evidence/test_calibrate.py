@@ -157,7 +157,7 @@ def test_other_hardware_transfers_the_ratio_with_a_wider_interval() -> None:
     reference = reference_of(own, away)
     assert reference is not None
     assert reference.elsewhere
-    bill = reference.bill(lambda j, c: CostModel(j).price(c))
+    bill = CostModel(reference.job).price(reference.candidates)
     ratio = 1.5
     there, _, _ = learn(replace(away, value=ratio * float(bill.step_s[0])))
     here, _, _ = learn(seen("step_time_s", ratio * float(predicted().step_s[0])))
@@ -171,7 +171,7 @@ def test_a_run_of_other_size_is_priced_at_that_size() -> None:
     reference = reference_of(job(), small)
     assert reference is not None
     assert reference.job.steps == 1250
-    duration = reference.bill(lambda j, c: CostModel(j).price(c)).duration_s[0]
+    duration = CostModel(reference.job).price(reference.candidates).duration_s[0]
     assert duration < bill.duration_s[0]
 
 

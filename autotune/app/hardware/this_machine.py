@@ -47,6 +47,8 @@ class _Left:
 def as_the_driver_leaves(offers: Sequence[Offer], assumed: list[Assumption]) -> tuple[Offer, ...]:
     """The offers, those at hand with the memory that is free on them; what was read is listed."""
     here = _here(offers)
+    if not here and not any(offer.host.wsl for offer in offers):
+        return tuple(offers)
     return tuple(
         _reduced(offer, f"hardware[{index}] ({offer.label})", here, assumed)
         for index, offer in enumerate(offers)

@@ -41,8 +41,28 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Quantity
     from autotune.domain.typed.hardware import HardwareSection
-    from autotune.domain.typed.job import EvidenceSection, MeasuredSection
+    from autotune.domain.typed.job import EvidenceSection, JobFile, MeasuredSection
     from autotune.domain.typed.stated import Circumstances
+
+
+def with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
+    """The job with what was seen before, today's config and what a plan says of the run."""
+    machines = [seen_on(entry, job) for entry in jobfile.evidence]
+    seen: list[Observation] = []
+    for index, entry in enumerate(jobfile.evidence):
+        seen += observations_of(entry, index, job, assumed)
+        if entry.today:
+            job = replace(
+                job,
+                today=todays_config(entry, index, job, assumed),
+                today_offer=todays_offer(entry, job),
+                today_batch=todays_batch(entry, job),
+            )
+    return replace(
+        job, evidence=tuple(seen), assumed=tuple(assumed),
+        seen_on=tuple(offer for offer in machines if offer is not None),
+        stated=statements_of(jobfile.stated) if jobfile.stated else (),
+    )  # fmt: skip
 
 
 def observations_of(

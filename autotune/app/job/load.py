@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.offers import distinct, offer_of
 from autotune.app.hardware.this_machine import as_measured_here, as_the_driver_leaves
@@ -29,9 +29,10 @@ from autotune.app.job.feasible_locks import (
 )
 from autotune.app.job.file import Document, checked, read_text
 from autotune.app.job.method import as_stated, check_variant, method_of, zero_of
-from autotune.app.job.overrides import Overrides, line_document, overridden, states_today
-from autotune.app.job.trainer_file import command_document, notes_of, origin_of, read_any
+from autotune.app.job.overrides import Overrides, line_document, overridden
+from autotune.app.job.trainer_file import command_document, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
+from autotune.catalog.files import was_kept
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.domain.config import KNOBS
@@ -41,7 +42,7 @@ from autotune.domain.objective import PAIRED
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
-from autotune.evidence.learned.store import is_empty
+from autotune.evidence.learned.store import PLACE as LEARNED
 from autotune.evidence.runs_seen import with_verified
 from autotune.frozen import dataclass
 from autotune.pricing import plain_bill
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.domain.config import KnobValue
-    from autotune.domain.statement import Statement
     from autotune.domain.typed.job import JobFile
 
 __all__ = [
@@ -215,13 +215,20 @@ def _job(document: Document, variant: Variant, overrides: Overrides, base_dir: P
     job = resolve(jobfile, base_dir)
     if overrides.max_price is not None:
         job = _within_price(job, jobfile, overrides.max_price, base_dir)
-    if states_today(document.values) and not states_today(changed.values):
+    if _states_today(document.values) and not _states_today(changed.values):
         why = "the global batch was changed, so the config in use now is another job's"
         job = replace(job, assumed=(*job.assumed, Assumption("today", "left out", why)))
     if variant.dropped_evidence:
         why = "it speaks of another method than this variant's"
         job = replace(job, assumed=(*job.assumed, Assumption("evidence", "left out", why)))
     return with_past(job)
+
+
+def _states_today(values: Mapping[str, Any]) -> bool:
+    """Whether a job file's mapping says how the job runs now."""
+    evidence = values.get("evidence")
+    items = evidence if isinstance(evidence, list) else []
+    return any(isinstance(item, dict) and item.get("today") is True for item in items)
 
 
 def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:
@@ -266,7 +273,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         InputError: A name is unknown, or what is stated cannot be.
     """
     folder = whole(base_dir)
-    assumed: list[Assumption] = notes_of(jobfile)
+    trainers = jobfile.origin
+    assumed = list(trainers.assumed()) if trainers else []
     machines = distinct(jobfile.hardware)
     if len(machines) < len(jobfile.hardware):
         more = len(jobfile.hardware) - len(machines)
@@ -310,7 +318,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         allow=jobfile.allow,
         dataset_path=data.dataset_path,
         row_bytes=data.row_bytes,
-        origin=origin_of(jobfile),
+        origin=trainers.as_read() if trainers else None,
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )
@@ -321,7 +329,11 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     check_batch(job)
     check_locks(job)
     assumed += check_opened(job)
-    return _with_evidence(job, jobfile, assumed)
+    if not jobfile.evidence and not jobfile.stated:
+        return replace(job, assumed=tuple(assumed))
+    from autotune.app.job.evidence import with_evidence
+
+    return with_evidence(job, jobfile, assumed)
 
 
 _KEPT = {
@@ -351,49 +363,10 @@ def _locks(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
     return {**kept, **jobfile.lock}
 
 
-def _statements(jobfile: JobFile) -> tuple[Statement, ...]:
-    """What a plan says of the run; the checks are loaded only where one says anything."""
-    if not jobfile.stated:
-        return ()
-    from autotune.app.job.evidence import statements_of
-
-    return statements_of(jobfile.stated)
-
-
-def _with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
-    """The job with what was seen before, and today's config."""
-    if not jobfile.evidence:
-        return replace(job, assumed=tuple(assumed), stated=_statements(jobfile))
-    from autotune.app.job.evidence import (
-        observations_of,
-        seen_on,
-        todays_batch,
-        todays_config,
-        todays_offer,
-    )
-
-    seen = []
-    machines = [seen_on(entry, job) for entry in jobfile.evidence]
-    for index, entry in enumerate(jobfile.evidence):
-        seen += observations_of(entry, index, job, assumed)
-        if entry.today:
-            job = replace(
-                job,
-                today=todays_config(entry, index, job, assumed),
-                today_offer=todays_offer(entry, job),
-                today_batch=todays_batch(entry, job),
-            )
-    return replace(
-        job, evidence=tuple(seen), assumed=tuple(assumed),
-        seen_on=tuple(offer for offer in machines if offer is not None),
-        stated=_statements(jobfile),
-    )  # fmt: skip
-
-
 def with_past(job: Job, *, but: str = "") -> Job:
     """The job with what its verified runs and this user's past ones taught. but: one left out."""
     job = with_verified(job, but=but)
-    if is_empty():
+    if not was_kept(LEARNED):
         return job
     from autotune.evidence.learned.applied import with_learned
 

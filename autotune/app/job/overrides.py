@@ -203,13 +203,6 @@ def _states_split(config: object) -> bool:
     return isinstance(config, dict) and set(config) >= _SPLIT
 
 
-def states_today(values: Values) -> bool:
-    """Whether a job file's mapping says how the job runs now."""
-    evidence = values.get("evidence")
-    items = evidence if isinstance(evidence, list) else []
-    return any(isinstance(item, dict) and item.get("today") is True for item in items)
-
-
 def _shorten(data: Values, value: str) -> None:
     """Stated lengths are those after truncation: a smaller max_length truncates them further."""
     lengths = data.get("lengths")

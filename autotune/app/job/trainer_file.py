@@ -19,7 +19,7 @@ from autotune.app.job.from_trainer import (
 )
 from autotune.app.job.overrides import Overrides, flag_of, line_document, overridden
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption, Beside, Origin, Uncounted
+from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.contract import JOB_KEYS
 from autotune.trainers.launch.config import add_accelerate
@@ -28,14 +28,13 @@ from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.scope import aim_of, settled, take_aim
 
 if TYPE_CHECKING:
-    from autotune.domain.typed.job import JobFile
     from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
-__all__ = ["COMMAND", "command_document", "notes_of", "origin_of", "parsed_again", "read_any"]
+__all__ = ["COMMAND", "command_document", "parsed_again", "read_any"]
 
 
 def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
@@ -138,28 +137,6 @@ def refuse_flags(overrides: Overrides, name: str) -> None:
         changes = " ".join(f"--set {key}={value}" for key, value in overrides.stated.items())
         hint = f"to change the job, use {changes}" if changes else f"leave {given[-1]} out"
         raise InputError(msg, hint)
-
-
-def origin_of(jobfile: JobFile) -> Origin | None:
-    """The trainer's file that a job file was made of."""
-    section = jobfile.origin
-    if section is None:
-        return None
-    return Origin(
-        section.trainer, section.syntax, section.path, section.text,
-        dict(section.knobs), section.devices,
-        tuple(Beside(each.path, each.syntax, each.text) for each in section.beside),
-        section.typed_in,
-        section.objective,
-        tuple(Uncounted(*each) for each in section.uncounted),
-        section.launch,
-    )  # fmt: skip
-
-
-def notes_of(jobfile: JobFile) -> list[Assumption]:
-    """What was guessed or left alone when the trainer's file was read."""
-    section = jobfile.origin
-    return [Assumption(*note) for note in section.notes] if section else []
 
 
 def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:

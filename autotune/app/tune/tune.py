@@ -43,7 +43,8 @@ def tune(
     options = placed(options or Options())
     check_choices(objective=options.objective, fidelity=options.fidelity, score=options.score)
     check_sampler(options.sampler)
-    check_exports(job, options.exports)
+    if options.exports:
+        check_exports(job, options.exports)
     if options.score == "probe":
         from autotune.app.probing.tune import tune_by_probes
 

@@ -175,7 +175,7 @@ def _competing(reading: Hypothesis, stated: Reference, pick: Estimated) -> Compe
     pricing = Pricing(stated.job, reading.calibration)
     fixed, there = None, None
     if reading.open and reading.name not in {AS_STATED, OTHER_CONFIG, "lengths"}:
-        fixed = predicted_seconds(stated, stated.bill(pricing.price))
+        fixed = predicted_seconds(stated, pricing.price(stated.job, stated.candidates))
         if fixed is not None and fixed >= reading.measured_s:
             fixed = None
     job = replace(

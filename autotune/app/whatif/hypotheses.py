@@ -76,7 +76,7 @@ def hypotheses_of(reference: Reference, price: Price) -> tuple[Hypothesis, ...]:
     The standing ones first, the nearest to the model among them first. Empty where the quantity is
     no time.
     """
-    bill = reference.bill(price)
+    bill = price(reference.job, reference.candidates)
     measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
     if measured is None or not expected or measured <= 0:
         return ()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
-from autotune.domain.job import QUANTISED, Variant
+from autotune.domain.job import QUANTISED, Assumption, Beside, Origin, Uncounted, Variant
 from autotune.domain.objective import Objective, Stated
 from autotune.domain.typed.hardware import HardwareSection
 from autotune.domain.typed.values import (
@@ -267,6 +267,19 @@ class OriginSection(Section):
     objective: Objective = "sft"  # what the file trains
     uncounted: tuple[tuple[str, str, str, float, float], ...] = ()  # and its two spreads
     launch: Annotated[int, whole(0, 10**6)] = 0  # of a script with several
+
+    def as_read(self) -> Origin:
+        """The file as a job carries it."""
+        return Origin(
+            self.trainer, self.syntax, self.path, self.text, dict(self.knobs), self.devices,
+            tuple(Beside(each.path, each.syntax, each.text) for each in self.beside),
+            self.typed_in, self.objective,
+            tuple(Uncounted(*each) for each in self.uncounted), self.launch,
+        )  # fmt: skip
+
+    def assumed(self) -> list[Assumption]:
+        """What was guessed or left alone when the file was read."""
+        return [Assumption(*note) for note in self.notes]
 
 
 class JobFile(Section):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.evidence.learned.run import PastRun
 
-FOLDER, FILE = "learned", "runs.json"
+PLACE = "learned/runs.json"
 MAX_BYTES = 30_000_000
 MOST_KEPT = 5_000
 
@@ -40,18 +40,7 @@ class Known:
 
 def store_path() -> Path:
     """The file of past runs."""
-    return home_dir() / FOLDER / FILE
-
-
-def is_empty() -> bool:
-    """Whether nothing was ever kept: most answers are made without past runs."""
-    try:
-        store_path().stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False
+    return home_dir() / PLACE
 
 
 def known_runs() -> Known:
