@@ -331,3 +331,25 @@ def test_a_token_in_the_user_s_file_stays_there_and_reaches_nothing_that_is_writ
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = tune(loaded(path), Options(fidelity="formula", trials=1, run_dir=tmp_path / "second"))
     assert again.best is not None
+
+
+def test_rows_are_asked_for_with_the_data_that_the_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = '{"text": "one"}\n{"text": "two"}\n'
+    Path("data").mkdir()
+    Path("data/train.json").write_text(rows)
+    Path("ds.json").write_text('{\n  "zero_optimization": {"stage": 2}\n}')
+
+    def hint(flags: str) -> str | None:
+        with pytest.raises(InputError, match="how many rows") as asked:
+            jobs_of_command(f"{COMMAND} {flags}", Overrides(gpus=("h100",)))
+        return asked.value.hint
+
+    named = "--deepspeed ds.json --train_file data/train.json"
+    assert hint(named) == "add --data data/train.json"
+    Path("data/train.json").unlink()
+    assert hint(named) == "add --rows N or --data FILE"
+    Path("data/train.csv").write_text("text\none\n")
+    assert hint("--data_path data/train.csv") == "add --data data/train.csv"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Group = tuple[int, Callable[[int], Iterator[dict[str, Any]]]]  # rows, and how to read the first
 
 MOST_FILES, DEEPEST = 20_000, 4
+_ROWS_NAME = re.compile(r"[\w./~+-]+\.(?:jsonl|ndjson|json|csv|tsv|parquet|arrow)\b")
+_MOST_NAMES, _LONGEST_ROW = 100, 1 << 20  # names of a text that are looked for; [bytes]
 # What lies beside data and is none.
 _NO_DATA = re.compile(
     r"(?:config|dataset_infos?|dataset_dict|state|tokenizer.*|special_tokens_map|added_tokens|vocab|"
@@ -125,6 +127,30 @@ def is_data(path: Path) -> bool:
     suffix = _suffix(path)
     stem = path.name[: path.name.find(".")] if "." in path.name else path.name
     return suffix in SUFFIXES and suffix != ".txt" and not _NO_DATA.fullmatch(stem)
+
+
+def rows_named(text: str, find: Callable[[str], Path | None]) -> Path | None:
+    """The first file of rows that a trainer's file or command names and that is there.
+
+    find: the file of a name, relative to whatever names may be relative to; None where none is.
+    """
+    for name in list(dict.fromkeys(_ROWS_NAME.findall(text)))[:_MOST_NAMES]:
+        path = find(name)
+        if path is not None and is_data(path) and _holds_rows(path):
+            return path
+    return None
+
+
+def _holds_rows(path: Path) -> bool:
+    """Whether a file has more than a name: a .json may as well be a config."""
+    try:
+        kind = kind_of(path)
+        if kind.name != "lines" or kind.compression:
+            return True
+        with path.open("rb") as stream:
+            return isinstance(json.loads(stream.readline(_LONGEST_ROW)), dict)
+    except (InputError, ValueError, RecursionError, *UNREADABLE):
+        return False
 
 
 def _suffix(path: Path) -> str:

@@ -7,6 +7,7 @@ asked for by flag. Numeric knobs that it opens itself are locked as it has them.
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     add_stated(values, overrides, name)
     _name_rows(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
-    _ask_for(values, overrides, name)
+    _ask_for(values, overrides, origin)
     _name_base(parsed, overrides, name)
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
@@ -246,7 +247,7 @@ def _found(name: str) -> PublishedDataset:
     return found
 
 
-def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
+def _ask_for(values: dict[str, Any], overrides: Overrides, origin: Origin) -> None:
     """Raise one InputError that names the flag of everything that is missing."""
     given = overrides.set_values
     data, train = values.get("data", {}), values.get("train", {})
@@ -255,20 +256,25 @@ def _ask_for(values: dict[str, Any], overrides: Overrides, name: str) -> None:
         missing.append("model")
     if "kind" not in values.get("method", {}) and "method.kind" not in given:
         missing.append("method.kind")
-    sized = not {"rows", "dataset"}.isdisjoint(data) or {
-        "data.rows",
-        "data.dataset",
-        "data.lengths.histogram",
-    } & set(given)
-    if not sized and "steps" not in train:
+    counts = {"data.rows", "data.dataset", "data.lengths.histogram"}
+    if not {"rows", "dataset"} & set(data) and not counts & set(given) and "steps" not in train:
         missing.append("data.rows")
     if not overrides.gpus:
         missing.append("hardware")
     if missing:
         what = {"model": "the model", "method.kind": "how it is trained", "data.rows": "how many "
                 "rows there are", "hardware": "on which device it is to run"}  # fmt: skip
-        msg = f"{name} does not say {', '.join(what[key] for key in missing)}"
-        raise InputError(msg, "add " + " ".join(_FLAGS[key] for key in missing))
+        msg = f"{origin.path or COMMAND} does not say {', '.join(what[key] for key in missing)}"
+        flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
+        raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
+
+
+def _rows_flag(origin: Origin) -> str:
+    """What says how many rows there are: the data that the file itself names, where it is here."""
+    from autotune.app.dataset.folder import rows_named
+
+    found = rows_named(origin.text, lambda name: near_file(name, Path(origin.path)))
+    return f"--data {shlex.quote(str(found))}" if found else _FLAGS["data.rows"]
 
 
 def _with_counts(parsed: Parsed, overrides: Overrides) -> Overrides:
