@@ -70,6 +70,8 @@ def _drawn_text(block: Block | str, width: int, indent: int, colour: bool) -> st
         color_system="standard" if colour else None,
         no_color=not colour,
         highlight=False,
+        markup=False,  # nor names of emoji, whose table alone takes as long as a screen
+        emoji=False,
         legacy_windows=False,
         _environ={},
     )
@@ -109,7 +111,7 @@ def _print_bullets(console: Console, block: Bullets, indent: int) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for item in block.items:
-        grid.add_row("-", Text(item, style=_TONES[block.tone]))
+        grid.add_row(Text("-"), Text(item, style=_TONES[block.tone]))
     _print_indented(console, grid, indent)
 
 
