@@ -47,7 +47,9 @@ class LitGpt(Trainer):
         """A folder of converted weights, or the batch and the length inside `train`."""
         train = values.get("train")
         inside = isinstance(train, dict) and {"micro_batch_size", "max_seq_length"} & set(train)
-        weights = "checkpoint_dir" in values and bool(_BESIDE_WEIGHTS & set(values))
+        found = set(values)
+        weights = "checkpoint_dir" in found and bool(_BESIDE_WEIGHTS & found)
+        weights = weights and not {"base_model", "model_name_or_path"} & found
         return not set(values) & JOB_KEYS and (weights or bool(inside))
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:

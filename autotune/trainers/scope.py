@@ -108,6 +108,7 @@ _ARGUMENTS = (
     Sign("distillation", "teacher_model_name_or_path"), Sign("distillation", "lmbda"),
     Sign("orpo", "loss_type", "simpo|orpo"), Sign("kto", "loss_type", "kto|kto_pair"),
     Sign("dpo", "loss_type", r"dpo|sigmoid|hinge|ipo|apo_\w+"), Sign("dpo", "rpo_alpha"),
+    Sign("dpo", "use_dpo", _ON), Sign("dpo", "dpo_beta"), Sign("orpo", "gamma_beta_ratio"),
     Sign("preference", "loss_type", r"bco_pair"), Sign("dpo", "ref_model"),
     Sign("rl", "reward_model_name_or_path"),
     Sign("preference", "max_prompt_length"), Sign("preference", "beta"),
@@ -141,9 +142,9 @@ SIGNS: Final[Mapping[str, Sequence[Sign]]] = {
 # Scripts and subcommands by their stem, and classes that a script calls.
 _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("rl", r"(\w*_)?(a?grpo|gspo|ppo|rloo|online_dpo|nash_md|xpo|ssd|sdpo|reinforce)(_\w+)?"),
-    ("dpo", r"(run_|train_)?dpo(_\w+)?"),
-    ("kto", r"(run_|train_)?kto(_\w+)?"),
-    ("orpo", r"(run_|train_)?(orpo|cpo|simpo)(_\w+)?"),
+    ("dpo", r"(?!.*sft)([a-z\d]+_)*dpo(_\w+)?"),
+    ("kto", r"(?!.*sft)([a-z\d]+_)*kto(_\w+)?"),
+    ("orpo", r"(?!.*sft)([a-z\d]+_)*(orpo|cpo|simpo)(_\w+)?"),
     ("preference", r"(run_|train_)?(bco|tpo|mpo)(_\w+)?"),
     ("reward", r"(\w+_)?(reward|reward_modell?ing|prm|rm)"),
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),

@@ -575,3 +575,94 @@ def test_what_is_no_notebook_is_refused_by_name(tmp_path: Path, text: str, said:
         job(tmp_path / "a.ipynb", text)
     assert "a.ipynb" in refused.value.message
     assert said in refused.value.message
+
+
+OPTIONS = """\
+import argparse
+from dataclasses import dataclass, field
+parser = argparse.ArgumentParser()
+parser.add_argument("--lora-r", type=int, default=24)
+parser.add_argument("--epochs", type=float, default=3)
+parser.add_argument("--quantised", action="store_true")
+args = parser.parse_args()
+
+
+@dataclass
+class Settings:
+    model_name: str = "Qwen/Qwen2.5-0.5B"
+    batch: int = field(default=6, metadata={"help": "rows"})
+
+
+SIZES = {"run": {"total": 48}, "length": 768}
+settings = Settings()
+
+
+def main(accumulation: int = 5):
+    model = AutoModelForCausalLM.from_pretrained(settings.model_name)
+    if args.quantised:
+        bnb = BitsAndBytesConfig(load_in_4bit=True)
+    SFTTrainer(model=model, peft_config=LoraConfig(r=args.lora_r), args=SFTConfig(
+        per_device_train_batch_size=settings.batch, num_train_epochs=args.epochs,
+        gradient_accumulation_steps=SIZES["run"]["total"] // settings.batch,
+        max_length=SIZES.get("length", 4096))).train()
+"""
+
+
+def test_a_script_s_own_defaults_are_read_and_said(tmp_path: Path) -> None:
+    made = job(tmp_path / "train.py", OPTIONS)
+    assert made.model.name in QWEN
+    assert (made.method.rank, made.method.base) == (24, "16bit")
+    assert (made.epochs, made.max_length, made.global_batch_size) == (3, 768, 6 * 8)
+    assert made.origin is not None
+    said = [each for each in made.origin.uncounted if "own defaults" in each.why]
+    assert "lora_r 24" in said[0].value
+    assert "per_device_train_batch_size 6" in said[0].value
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "settings.batch = read()\n",
+        "args.lora_r = int(read())\n",
+        'SIZES["run"] = read()\n',
+        'parser.add_argument("--epochs", default=9)\n',
+    ],
+)
+def test_a_default_that_the_script_changes_is_not_taken(tmp_path: Path, more: str) -> None:
+    with pytest.raises(InputError, match="must be written out"):
+        job(tmp_path / "train.py", OPTIONS + more)
+
+
+def test_a_class_of_settings_made_with_other_values_has_those(tmp_path: Path) -> None:
+    text = OPTIONS.replace("settings = Settings()", "settings = Settings(batch=12)")
+    assert job(tmp_path / "train.py", text).global_batch_size == 12 * 4
+
+
+def test_arguments_made_for_nothing_are_not_the_training_s(tmp_path: Path) -> None:
+    text = '_ = SFTConfig(".")\n' + OPTIONS
+    assert job(tmp_path / "train.py", text).global_batch_size == 48
+
+
+def test_a_script_without_a_word_of_adapters_trains_in_full(tmp_path: Path) -> None:
+    text = f"""\
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+Trainer(model, TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1)).train()
+"""
+    assert job(tmp_path / "train.py", text).method.kind == "full"
+
+
+def test_a_checkpoint_dir_alone_is_not_litgpt_s(tmp_path: Path) -> None:
+    text = AXOLOTL + "optimizer: adamw_torch\ncheckpoint_dir: ./runs\nlora_r: 8\nadapter: lora\n"
+    assert job(tmp_path / "a.yaml", text).origin.trainer == "axolotl"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python finetune_dpo_trainer.py --use_lora True",
+        "python train.py --use_lora True --use_dpo True --dpo_beta 0.1",
+    ],
+)
+def test_a_program_of_pairs_is_priced_as_pairs(text: str) -> None:
+    more = f" --model_name_or_path {QWEN} --per_device_train_batch_size 2 --num_train_epochs 1"
+    assert command(text + more).objective == "dpo"

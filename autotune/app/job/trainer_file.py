@@ -69,11 +69,20 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
 
 
+# Of a script's defaults, what is said beside what decides its price.
+_SAID = {"model_name_or_path", "load_in_4bit", "load_in_8bit", "gradient_checkpointing", "packing"}
+
+
 def _script_document(
     text: str, path: Path, overrides: Overrides, name: str
 ) -> tuple[Document, Overrides]:
     """The job of a script; `name` is what errors call it, a notebook where it was one."""
-    from autotune.trainers.syntax.python_source import called, parse_script, refuse_computed
+    from autotune.trainers.syntax.python_source import (
+        DECIDES,
+        called,
+        parse_script,
+        refuse_computed,
+    )
 
     aim = aim_of("", {}, calls=called(text, name))
     if aim.said:
@@ -89,6 +98,11 @@ def _script_document(
         lines = ", ".join(map(str, script.again))
         why = "the script trains again there: the price is of its first training alone"
         made.uncounted.append(Uncounted("another training", f"on line {lines}", why, 0.0, 0.0))
+    own = {key: script.values[key] for key in script.by_default if key in (DECIDES | _SAID)}
+    if own:
+        why = "the script's own defaults, for which flags may stand: --from-args prices a command"
+        said = ", ".join(f"{key} {shown(value)}" for key, value in own.items())
+        made.uncounted.append(Uncounted("read", said[:160], why, 0.0, 0.0))
     for key in script.defaulted:
         made.note(
             f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"

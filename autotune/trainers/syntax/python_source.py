@@ -1,19 +1,21 @@
 """Literals of `SFTConfig(...)`, `LoraConfig(...)` and the like in a Python file, never executed.
 
-The file is only parsed. Read are keywords whose values are literals, dtypes of torch, or names that
-are bound once, at the top level, to a literal. What is computed is listed as not read.
+The file is only parsed. Read are keywords whose values the file itself says (`python_values.py`).
+What is computed is listed as not read.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.contract import GONE
 from autotune.trainers.schema import schema_of
+from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
@@ -68,6 +70,7 @@ class Script:
     values: dict[str, Any] = field(default_factory=dict)
     computed: list[str] = field(default_factory=list)
     defaulted: list[str] = field(default_factory=list)  # of LoraConfig, where it states nothing
+    by_default: list[str] = field(default_factory=list)  # worth what the script has as a default
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
     calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
     again: tuple[int, ...] = ()  # lines on which it begins another training
@@ -76,8 +79,9 @@ class Script:
 def parse_script(text: str, name: str) -> Script:
     """The literals of a script. Raises InputError where it states no arguments."""
     tree = _tree(text, name)
-    constants = _constants(tree)
-    calls = [call for call in (_call(node) for node in ast.walk(tree)) if call is not None]
+    stated = Values(tree)
+    nodes = stated.reached(tree)
+    calls = [call for call in (_call(node) for node in nodes) if call is not None]
     calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
     calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
@@ -87,17 +91,27 @@ def parse_script(text: str, name: str) -> Script:
     unsloth = any(call.unsloth for call in calls)
     made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name], again=again)
     for call in calls:
-        _add(made, call, constants)
+        _add(made, call, stated)
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
+    if made.trainer != "unsloth" and _trains_in_full(tree):
+        made.values.setdefault("use_peft", False)
     if made.trainer == "hf" and not _LENGTHS & {*made.values, *made.computed}:
-        cut = _cut_at(tree, constants)
+        cut = _cut_at(tree, stated)
         made.values |= {"max_length": cut} if cut is not None else {}
     return made
 
 
-def _cut_at(tree: ast.Module, constants: dict[str, ast.expr]) -> int | None:
+def _trains_in_full(tree: ast.Module) -> bool:
+    """Whether it hands a model to a trainer, and no name in it speaks of adapters."""
+    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg | ast.keyword)}
+    trains = "train" in names and any(name.endswith("Trainer") for name in names)
+    return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
+
+
+def _cut_at(tree: ast.Module, stated: Values) -> int | None:
     """Where a script's own collator or tokenizer cuts rows; None where they differ, or none does.
 
     The Trainer itself has no such argument.
@@ -107,11 +121,11 @@ def _cut_at(tree: ast.Module, constants: dict[str, ast.expr]) -> int | None:
         if not isinstance(node, ast.Call):
             continue
         name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
-        stated = {keyword.arg: keyword.value for keyword in node.keywords}
-        if "max_length" in stated and (
-            "DataCollator" in name or (name == "tokenizer" and "truncation" in stated)
+        typed = {keyword.arg: keyword.value for keyword in node.keywords}
+        if "max_length" in typed and (
+            "DataCollator" in name or (name == "tokenizer" and "truncation" in typed)
         ):
-            found.add(_literal(stated["max_length"], constants)[1])
+            found.add(stated.literal(typed["max_length"])[1])
     length = found.pop() if len(found) == 1 else None
     return length if isinstance(length, int) and length > 0 else None
 
@@ -184,6 +198,8 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     kept, again, seen = [], [], set[str]()
     for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
+        if call.name in ARGUMENTS and not call.node.keywords and _stated_later(calls[index + 1 :]):
+            continue  # made for its side effects: `_ = TrainingArguments(".")`
         if kind in seen:
             again += [call.node.lineno] if kind == "arguments" else []
             continue
@@ -194,104 +210,47 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     return kept, tuple(again)
 
 
-def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names bound exactly once in the whole file, at its top level, to a literal."""
-    bound: dict[str, int] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound[node.id] = bound.get(node.id, 0) + 1
-    found = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target = statement.targets[0]
-            if isinstance(target, ast.Name) and bound.get(target.id) == 1:
-                node = statement.value
-                if _literal(node, {})[0] or _entries(node, {}) is not None:
-                    found[target.id] = node
-    return found
+def _stated_later(calls: list[_Call]) -> bool:
+    return any(call.name in ARGUMENTS and call.node.keywords for call in calls)
 
 
-def _entries(
-    node: ast.expr, constants: dict[str, ast.expr]
-) -> list[tuple[str, ast.expr, ast.keyword]] | None:
-    """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for all else."""
-    if isinstance(node, ast.Name) and node.id in constants:
-        return _entries(constants[node.id], {})
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
-        plain = [keyword for keyword in node.keywords if keyword.arg is not None]
-        found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
-        return found if len(plain) == len(node.keywords) else None
-    if not isinstance(node, ast.Dict):
-        return None
-    found = []
-    for key, value in zip(node.keys, node.values, strict=True):
-        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-            return None
-        place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
-        found.append((key.value, value, place))
-    return found
-
-
-def _literal(node: ast.expr, constants: dict[str, ast.expr]) -> tuple[bool, Any]:
-    """Whether the expression is a literal, and its value."""
-    if isinstance(node, ast.Name):
-        bound = constants.get(node.id)
-        return _literal(bound, {}) if bound is not None else (False, None)
-    if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "torch":
-        return True, node.attr
-    try:
-        return True, _plain(ast.literal_eval(node))
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False, None
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
-
-
-def _add(made: Script, call: _Call, constants: dict[str, ast.expr]) -> None:
+def _add(made: Script, call: _Call, stated: Values) -> None:
     is_arguments = call.name in ARGUMENTS
     if is_arguments:
         made.calls["arguments"] = call.node
     elif call.name == "from_pretrained":
         made.calls["model"] = call.node
         if call.node.args:
-            _put(made, "model_name_or_path", call.node.args[0], constants)
+            _put(made, "model_name_or_path", call.node.args[0], stated)
     elif call.name in _TRAINERS:
-        _add_trainer(made, call.node, constants)
+        _add_trainer(made, call.node, stated)
     elif call.name in {"LoraConfig", "get_peft_model"}:
         made.values.setdefault("use_peft", True)
     for keyword in call.node.keywords:
         key = _key(call, keyword.arg)
-        if key is not None and _put(made, key, keyword.value, constants):
+        if key is not None and _put(made, key, keyword.value, stated):
             made.keywords[key] = keyword
         elif keyword.arg is None:
-            _add_unpacked(made, call, keyword.value, constants)
+            _add_unpacked(made, call, keyword.value, stated)
 
 
-def _add_trainer(made: Script, node: ast.Call, constants: dict[str, ast.expr]) -> None:
+def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
     """`SFTTrainer(model="name")` loads the model itself."""
     named = [keyword.value for keyword in node.keywords if keyword.arg == "model"]
     for value in [*named, *node.args[:1]]:
-        literal, name = _literal(value, constants)
+        literal, name = stated.literal(value)
         if literal and isinstance(name, str):
             made.values.setdefault("model_name_or_path", name)
 
 
-def _add_unpacked(
-    made: Script, call: _Call, node: ast.expr, constants: dict[str, ast.expr]
-) -> None:
+def _add_unpacked(made: Script, call: _Call, node: ast.expr, stated: Values) -> None:
     """`**{...}`: read where it is a literal; otherwise anything may be in it."""
-    entries = _entries(node, constants)
+    entries = stated.entries(node)
     if entries is None and call.name in ARGUMENTS:
         made.computed.append("**")
     for name, value, place in entries or []:
         key = _key(call, name)
-        if key is not None and _put(made, key, value, constants):
+        if key is not None and _put(made, key, value, stated):
             made.keywords[key] = place
 
 
@@ -309,10 +268,12 @@ def _key(call: _Call, name: str | None) -> str | None:
     return name if name in kept else None
 
 
-def _put(made: Script, key: str, node: ast.expr, constants: dict[str, ast.expr]) -> bool:
-    literal, value = _literal(node, constants)
+def _put(made: Script, key: str, node: ast.expr, stated: Values) -> bool:
+    stated.defaults.clear()
+    literal, value = stated.literal(node)
     if literal:
         made.values[key] = value
+        made.by_default += [key] if stated.defaults else []
     else:
         made.computed.append(key)
     return literal
@@ -381,7 +342,7 @@ def _offset(text: str, line: int, column: int) -> int:
     return at + len(row.encode()[:column].decode(errors="ignore"))
 
 
-_CONTRACT = {
+DECIDES = {
     "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
     "max_length", "max_seq_length", "lora_r", "**",
 }  # fmt: skip
@@ -389,7 +350,7 @@ _CONTRACT = {
 
 def refuse_computed(made: Script, name: str) -> None:
     """Raise InputError where what the job is made of is computed, and so cannot be read."""
-    lost = [key for key in made.computed if key in _CONTRACT]
+    lost = [key for key in made.computed if key in DECIDES]
     if lost:
         msg = f"{name}: {', '.join(lost)} must be written out: the file is read, never executed"
         raise InputError(msg, "write a number there, or give the launch command with --from-args")

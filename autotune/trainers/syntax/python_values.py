@@ -1,0 +1,335 @@
+"""What an expression of a Python file is worth, where the file itself says it: never executed.
+
+Read are literals, names bound once, entries of mappings that stand there, and what a script takes
+where nobody says otherwise: defaults of argparse, of classes of settings, of functions and of
+os.environ. Whole sums are counted, and of a choice whose condition is known the branch that runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DEEPEST = 12  # names of names
+_LARGEST = 10**12
+_SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
+}  # fmt: skip
+_TESTS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
+}  # fmt: skip
+_CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool, "str": str}
+_CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}
+# Objects that have attributes of their own, whatever a script calls its options.
+_NO_SETTINGS = {"torch", "model", "tokenizer", "tok", "os", "np", "dataset", "trainer"}
+
+
+class UnknownError(ValueError):
+    """The file does not say what it is."""
+
+
+class Values:
+    """What the names of one file are worth."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        """Look once at everything that is bound."""
+        nodes = list(ast.walk(tree))
+        functions = [node for node in nodes if isinstance(node, Function)]
+        self._constants = _constants(nodes, functions)
+        self._options = _options(nodes)
+        self._parameters = _parameters(nodes, functions)
+        self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
+
+    def literal(self, node: ast.expr) -> tuple[bool, Any]:
+        """Whether it is known, and its value."""
+        before = set(self.defaults)
+        try:
+            return True, _plain(self._worth(node, 0))
+        except (UnknownError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError):
+            self.defaults = before
+            return False, None
+
+    def entries(self, node: ast.expr) -> list[tuple[str, ast.expr, ast.keyword]] | None:
+        """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others."""
+        if isinstance(node, ast.Name) and node.id in self._constants:
+            bound = self._constants[node.id]
+            return None if isinstance(bound, ast.Name) else self.entries(bound)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
+            plain = [keyword for keyword in node.keywords if keyword.arg is not None]
+            found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
+            return found if len(plain) == len(node.keywords) else None
+        if not isinstance(node, ast.Dict):
+            return None
+        found = []
+        for key, value in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                return None
+            place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
+            found.append((key.value, value, place))
+        return found
+
+    def reached(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Every node inside that may run: of a branch whose condition is known, the taken one."""
+        yield node
+        inner: list[ast.AST] = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.If | ast.IfExp):
+            known, taken = self.literal(node.test)
+            if known:
+                branch = node.body if taken else node.orelse
+                inner = [node.test, *(branch if isinstance(branch, list) else [branch])]
+        for each in inner:
+            yield from self.reached(each)
+
+    def _worth(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one a kind
+        if depth > _DEEPEST:
+            raise UnknownError
+        deeper = depth + 1
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self._worth(self._bound(node.id), deeper)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, deeper)
+        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+            return self._several(node, deeper)
+        if isinstance(node, ast.Subscript):
+            return self._worth(node.value, deeper)[self._worth(node.slice, deeper)]
+        if isinstance(node, ast.Call):
+            return self._called(node, deeper)
+        if isinstance(node, ast.IfExp):
+            return self._worth(node.body if self._worth(node.test, deeper) else node.orelse, deeper)
+        return self._counted(node, deeper)
+
+    def _several(
+        self, node: ast.List | ast.Tuple | ast.Set | ast.Dict, depth: int
+    ) -> list[Any] | dict[Any, Any]:
+        if not isinstance(node, ast.Dict):
+            return [self._worth(each, depth) for each in node.elts]
+        if None in node.keys:
+            raise UnknownError
+        keys = [self._worth(key, depth) for key in node.keys if key is not None]
+        return dict(zip(keys, [self._worth(each, depth) for each in node.values], strict=True))
+
+    def _bound(self, name: str) -> ast.expr:
+        if name in self._constants:
+            return self._constants[name]
+        if name not in self._parameters:
+            raise UnknownError
+        self.defaults.add(name)
+        return self._parameters[name]
+
+    def _attribute(self, node: ast.Attribute, depth: int) -> Any:  # noqa: ANN401
+        """A dtype of torch, or an option of the script: `args.lora_r`, `self.config.lora_r`."""
+        owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+        if owner == "torch":
+            return node.attr
+        if not owner or owner in _NO_SETTINGS or node.attr not in self._options:
+            raise UnknownError
+        self.defaults.add(node.attr)
+        return self._worth(self._options[node.attr], depth)
+
+    def _called(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
+        """`int(...)`, `settings.get("key", default)`, `os.environ.get("NAME", default)`."""
+        name = getattr(node.func, "id", "")
+        if name in _CASTS and len(node.args) == 1:
+            value = self._worth(node.args[0], depth)
+            if not isinstance(value, str | int | float):
+                raise UnknownError
+            return _CASTS[name](value)
+        if name == "dict":
+            entries = self.entries(node)
+            if entries is None:
+                raise UnknownError
+            return {key: self._worth(value, depth) for key, value, _ in entries}
+        asked = ast.unparse(node.func) if isinstance(node.func, ast.Attribute) else ""
+        if asked in {"os.environ.get", "os.getenv"} and len(node.args) == 2:  # noqa: PLR2004
+            self.defaults.add(str(self._worth(node.args[0], depth)))
+            return self._worth(node.args[1], depth)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            mapping = self._worth(node.func.value, depth)
+            if not isinstance(mapping, dict):
+                raise UnknownError
+            key = self._worth(node.args[0], depth)
+            if key not in mapping and len(node.args) > 1:
+                return self._worth(node.args[1], depth)
+            return mapping.get(key)
+        raise UnknownError
+
+    def _counted(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401
+        if isinstance(node, ast.UnaryOp):
+            value = self._worth(node.operand, depth)
+            return not value if isinstance(node.op, ast.Not) else -value
+        if isinstance(node, ast.BoolOp):
+            wanted, value = isinstance(node.op, ast.Or), None
+            for each in node.values:
+                value = self._worth(each, depth)
+                if bool(value) == wanted:
+                    break
+            return value
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _TESTS:
+            left = self._worth(node.left, depth)
+            return _TESTS[type(node.ops[0])](left, self._worth(node.comparators[0], depth))
+        if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
+            sides = [self._worth(side, depth) for side in (node.left, node.right)]
+            if all(isinstance(side, int | float) and abs(side) < _LARGEST for side in sides):
+                return _SUMS[type(node.op)](*sides)
+        raise UnknownError
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def _constants(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
+    """Names bound exactly once in the whole file, and what to; no mapping that is changed later."""
+    bound = Counter(
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    taken = {argument.arg for function in functions for argument in _arguments(function)}
+    changed = set()
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            changed.add(_root(node))
+        if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
+            changed.add(_root(node))
+    found = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, value = node.target, node.value
+        else:
+            continue
+        if isinstance(target, ast.Name) and bound[target.id] == 1:
+            found[target.id] = value
+    return {name: value for name, value in found.items() if name not in taken | changed}
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return str(getattr(node, "id", ""))
+
+
+def _arguments(function: Function) -> list[ast.arg]:
+    stated = function.args
+    return [*stated.posonlyargs, *stated.args, *stated.kwonlyargs]
+
+
+def _one_of_each(found: list[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]:
+    """What every mention of a name agrees on; None: it is something that is not known."""
+    every: dict[str, list[ast.expr | None]] = {}
+    for name, value in found:
+        every.setdefault(name, []).append(value)
+    agreed = {}
+    for name, values in every.items():
+        first = values[0]
+        if first is not None and len({ast.dump(v) if v else "" for v in values}) == 1:
+            agreed[name] = first
+    return agreed
+
+
+def _options(nodes: list[ast.AST]) -> dict[str, ast.expr]:
+    """Defaults of argparse and of classes of settings, by attribute; none that is set elsewhere."""
+    found: list[tuple[str, ast.expr | None]] = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            found += _argument(node)
+        elif isinstance(node, ast.ClassDef):
+            made = [
+                call for call in nodes
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == node.name
+            ]  # fmt: skip
+            found += _settings(node, made)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found += [] if _root(node) == "self" else [(node.attr, None)]
+    return _one_of_each(found)
+
+
+def _argument(node: ast.Call) -> list[tuple[str, ast.expr | None]]:
+    stated = {keyword.arg: keyword.value for keyword in node.keywords}
+    flags = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+    long = [flag for flag in flags if isinstance(flag, str) and flag.startswith("--")]
+    dest = stated.get("dest")
+    name = dest.value if isinstance(dest, ast.Constant) else (long or [""])[0]
+    action = getattr(stated.get("action"), "value", "")
+    value = stated.get("default")
+    if value is None and action in {"store_true", "store_false"}:
+        value = ast.Constant(action == "store_false")
+    return [(str(name).lstrip("-").replace("-", "_"), value)]
+
+
+def _settings(
+    node: ast.ClassDef, made: list[ast.Call]
+) -> list[tuple[str, ast.expr | None]]:  # fmt: skip
+    """A class's own values, and where it is made with others, those."""
+    fields: dict[str, ast.expr | None] = {}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Assign) and len(each.targets) == 1:
+            target, value = each.targets[0], each.value
+        elif isinstance(each, ast.AnnAssign) and each.value is not None:
+            target, value = each.target, each.value
+        else:
+            continue
+        name = target.id if isinstance(target, ast.Name) and each in node.body else ""
+        if isinstance(target, ast.Attribute) and _root(target) == "self":
+            name = target.attr
+        if name:
+            fields[name] = None if name in fields else _default(value)
+    for call in made:
+        for keyword in call.keywords:
+            if keyword.arg in fields or keyword.arg is None:
+                once = len(made) == 1 and keyword.arg is not None
+                fields[str(keyword.arg)] = keyword.value if once else None
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
+            fields = dict.fromkeys(fields)
+    return list(fields.items())
+
+
+def _default(value: ast.expr) -> ast.expr | None:
+    """What `field(default=8)` and `Field(8)` say; any other value as it stands."""
+    name = getattr(getattr(value, "func", None), "id", getattr(value, "attr", ""))
+    if not isinstance(value, ast.Call) or name not in {"field", "Field"}:
+        return value
+    stated = {keyword.arg: keyword.value for keyword in value.keywords}
+    return stated.get("default", value.args[0] if value.args else None)
+
+
+def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
+    """Defaults of functions that nobody in the file calls with another value."""
+    found: list[tuple[str, ast.expr | None]] = []
+    calls: dict[str, list[ast.Call]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            calls.setdefault(_name_of(node.func), []).append(node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.append((node.id, None))
+    for function in functions:
+        stated = function.args
+        plain = [*stated.posonlyargs, *stated.args]
+        late = dict(zip([a.arg for a in plain[::-1]], stated.defaults[::-1], strict=False))
+        named = zip([a.arg for a in stated.kwonlyargs], stated.kw_defaults, strict=True)
+        defaults: dict[str, ast.expr | None] = {**late, **dict(named)}
+        for argument in _arguments(function):
+            given = any(
+                call.args or any(key.arg in {argument.arg, None} for key in call.keywords)
+                for call in calls.get(function.name, [])
+            )
+            found.append((argument.arg, None if given else defaults.get(argument.arg)))
+    return _one_of_each(found)
+
+
+def _name_of(function: ast.expr) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
