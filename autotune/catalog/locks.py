@@ -126,7 +126,7 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
     Its lock lies inside. Raises OSError where none can be made.
     """
-    _take_away_dead(parent, prefix)
+    take_away_dead(parent, prefix)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
@@ -144,9 +144,12 @@ def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
         return
 
 
-def _take_away_dead(parent: Path, prefix: str) -> None:
-    """Folders whose process died; one without a lock is nobody's after an hour, empty at once."""
-    for folder in parent.glob(f"{prefix}*"):
+def take_away_dead(parent: Path, *prefixes: str) -> None:
+    """Remove what `own_folder` made there and whose process died.
+
+    A folder without a lock is nobody's after an hour, and at once where it is empty.
+    """
+    for folder in [folder for prefix in prefixes for folder in parent.glob(f"{prefix}*")]:
         with contextlib.suppress(OSError):
             if (folder / LOCK_FILE).is_file():
                 lock = take(folder / LOCK_FILE)
@@ -160,9 +163,20 @@ def _take_away_dead(parent: Path, prefix: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Take a folder away; what a disk or a network folder refuses once is tried again."""
+    """Take a folder away; what a disk or a network folder refuses once is tried again.
+
+    Its lock goes last: by it the next process knows what a killed one had begun to remove.
+    """
     for pause_s in PAUSES_S:
-        shutil.rmtree(folder, ignore_errors=True)
+        inside = [path for path in folder.glob("*") if path.name != LOCK_FILE]
+        for path in inside:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        if not any(map(os.path.lexists, inside)):
+            shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
         time.sleep(pause_s)

@@ -68,6 +68,11 @@ def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature
     )
 
 
+def _is_told(record: ProbeRecord) -> bool:
+    """Whether later runs may learn from it: what others disturbed answers for its own run."""
+    return record.fits is not None and not record.disturbed and not record.reused
+
+
 class Memo:
     """Records of this and earlier studies on one device with one set of versions."""
 
@@ -84,6 +89,9 @@ class Memo:
         self.stale = sum(not self._current(r) for r in others)
         self.bad = len(self._shared.bad) if self._shared else 0  # lines of others that hold none
         self.not_shared = ""  # why later runs will not find a probe of this one
+        if self._shared:  # what this run could not share before it was killed, or for a full disk
+            for record in self._shared.lacks(filter(_is_told, self.records)):
+                self._share(record)
 
     def _current(self, record: ProbeRecord) -> bool:
         """Same device with as much room, same versions of what was measured."""
@@ -94,19 +102,21 @@ class Memo:
         return record.fingerprint == self.fingerprint and same
 
     def add(self, record: ProbeRecord) -> None:
-        """Keep a finished probe: on the disk, if there is a place for it, before returning.
-
-        What others disturbed answers for this study alone.
-        """
+        """Keep a finished probe: on the disk, if there is a place for it, before returning."""
         if self._own:
             self._own.append(record)
-        told = record.fits is not None and not record.disturbed
-        if self._shared and told and not record.reused:
-            try:
-                self._shared.append(record)
-            except OSError as error:  # costs later runs their start, and this one nothing
-                self.not_shared = f"{error.strerror or error}"
+        if _is_told(record):
+            self._share(record)
         self.records.append(record)
+
+    def _share(self, record: ProbeRecord) -> None:
+        """Keep it for later runs; where that fails it costs them their start, this one nothing."""
+        if self._shared is None:
+            return
+        try:
+            self._shared.append(record)
+        except OSError as error:
+            self.not_shared = f"{error.strerror or error}"
 
     def adopt(self, record: ProbeRecord, *, keep: bool) -> bool:
         """Take over what another worker of this run measured; whether it was new.

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from dataclasses import asdict, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from autotune.catalog.files import append_synced, read_regular
 from autotune.catalog.locks import hold
@@ -22,7 +22,7 @@ from autotune.frozen import dataclass
 from autotune.probe.outcomes import INFEASIBLE, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from autotune.domain.observation import MemoryKind, Quantity
@@ -240,11 +240,33 @@ class SharedProbeLog:
             if not hold(stream.fileno(), self.path, APPEND_WAIT_S):
                 msg = f"another process has held {self.path} for {APPEND_WAIT_S:.0f} s"
                 raise TimeoutError(msg)
-            end = stream.seek(0, os.SEEK_END)
-            torn = end and os.pread(stream.fileno(), 1, end - 1) != b"\n"
-            before = b"\n" if torn else b""  # a line that a crash tore stays a line of its own
-            append_synced(stream, before + record.line())
+            append_synced(stream, _ended(stream) + record.line())
         self.records.append(record)
+
+    def lacks(self, records: Iterable[ProbeRecord]) -> list[ProbeRecord]:
+        """Those of some records that it has not."""
+        asked = list(records)
+        keys = {record.key for record in asked}
+        known = {record.line() for record in self.records if record.key in keys}
+        return [record for record in asked if record.line() not in known]
+
+
+def _ended(stream: BinaryIO) -> bytes:
+    """What has to stand before the next line of a file that nobody else writes now.
+
+    Half a line is of a writer that was killed, and is cut off. A record whose end of line alone is
+    missing, as an editor leaves it, counts.
+    """
+    stream.seek(0)
+    content = stream.read()
+    whole = content.rfind(b"\n") + 1
+    try:
+        ProbeRecord.of(json.loads(content[whole:]))
+    except (ValueError, RecursionError):
+        if whole < len(content):
+            os.ftruncate(stream.fileno(), whole)
+        return b""
+    return b"\n"
 
 
 # Assumption: the order of allocations and the workspaces that kernels choose move a peak by up to a

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.catalog.files import read_regular
-from autotune.catalog.locks import own_folder
+from autotune.catalog.locks import own_folder, take_away_dead
 from autotune.domain.config import UNSET
 from autotune.domain.paths import whole
 from autotune.domain.units import GIB
@@ -63,6 +63,7 @@ MOST_PRINTED_BYTES = 64 * 2**20  # what a worker may print: a loop that prints w
 LEAST_FREE_BYTES = 64 * 2**20  # on the disk of the probes: what is left for records
 IDLE_BYTES = GIB  # of a GPU: a driver and a desktop hold less
 DEFAULT_TIMEOUT_S = 300.0
+OF_PROBE, OF_SESSION = "probe-", "session-"  # how names of folders begin, of one and of many probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +85,13 @@ class Runner:
     def __init__(self, place: Place) -> None:
         """Remember what the device holds now: that is what it must come back to.
 
-        `on_phase` may be set: it is told a running worker's phase and how long it has run [s].
+        What the probes of killed processes left is taken away. `on_phase` may be set: it is told a
+        running worker's phase and how long it has run [s].
         """
         place = replace(place, folder=whole(place.folder))  # a worker runs in a folder of its own
         self.place = place
         place.folder.mkdir(parents=True, exist_ok=True)
+        take_away_dead(place.folder, OF_PROBE, OF_SESSION)
         self.baseline = self._used()
         self.on_phase: Callable[[Phase, float], None] | None = None
 
@@ -121,7 +124,7 @@ class Runner:
     ) -> ProbeRecord:  # fmt: skip
         held = self._wait_for_baseline()
         begun = time.monotonic()
-        with own_folder(self.place.folder, "probe-") as folder:
+        with own_folder(self.place.folder, OF_PROBE) as folder:
             result_path = folder / RESULT_FILE
             asked = {**request, "work_dir": str(folder)}
             (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.catalog.locks import own_folder
 from autotune.probe import runner
 from autotune.probe.outcomes import read_result
-from autotune.probe.runner import POLL_S, Runner, kill_all, worker_environment
+from autotune.probe.runner import OF_SESSION, POLL_S, Runner, kill_all, worker_environment
 from autotune.probe.watch import Watch
 from autotune.probe.worker.contract import PRINTED_FILE, read_ending
 
@@ -155,7 +155,7 @@ class Session(Runner):
         if self._server is not None and self.serving:
             return self._server
         self.close()
-        self._folder = self._own.enter_context(own_folder(self.place.folder, "session-"))
+        self._folder = self._own.enter_context(own_folder(self.place.folder, OF_SESSION))
         self._mark = secrets.token_hex(8)
         self.starts += 1
         with (self._folder / PRINTED_FILE).open("wb") as errors:

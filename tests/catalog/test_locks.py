@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autotune.catalog.files import merging
-from autotune.catalog.locks import NoLocks, is_held, own_folder, take
+from autotune.catalog.locks import LOCK_FILE, NoLocks, is_held, own_folder, take, take_away_dead
 from autotune.domain.errors import InputError
 from autotune.search.study.record import TrialLog
 
@@ -99,3 +99,30 @@ def test_a_folder_whose_file_is_refused_once_is_taken_away_all_the_same(
         (folder / "stderr").write_text("what it printed")
     assert refused
     assert not folder.exists()
+
+
+def test_a_folder_half_removed_by_a_killed_process_is_known_by_its_lock_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(1, 5):
+        folder = tmp_path / f"probe-{at}"
+        (folder / "checkpoint").mkdir(parents=True)
+        for name in (LOCK_FILE, "request.json", "result.json", "checkpoint/weights"):
+            (folder / name).write_text("")
+        pid = os.fork()
+        if pid == 0:
+            count, unlink = [0], os.unlink
+
+            def killed(*asked: Any, **named: Any) -> None:
+                count[0] += 1  # noqa: B023
+                if count[0] == at:  # noqa: B023
+                    os._exit(9)
+                unlink(*asked, **named)  # noqa: B023
+
+            monkeypatch.setattr(os, "unlink", killed)
+            take_away_dead(tmp_path, "probe-")
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+        assert folder.exists()
+        take_away_dead(tmp_path, "session-", "probe-")
+        assert not folder.exists()

@@ -99,6 +99,35 @@ def test_a_line_that_another_process_is_writing_is_not_cut(tmp_path: Path, confi
     assert again.find("mine") is not None
 
 
+def test_half_a_line_of_a_killed_process_is_cut_by_the_next_and_a_whole_one_kept(
+    tmp_path: Path, config: Config
+) -> None:
+    shared = tmp_path / "shared.jsonl"
+    good, theirs, mine = (record_of(key, config) for key in ("good", "theirs", "mine"))
+    for left, kept in (
+        (theirs.line()[:40], [good, mine]),
+        (theirs.line()[:-1], [good, theirs, mine]),
+    ):
+        shared.write_bytes(good.line() + left)
+        SharedProbeLog(shared).append(mine)
+        assert read_records(shared) == kept
+
+
+def test_a_probe_that_was_kept_and_not_shared_before_a_kill_is_shared_when_the_run_goes_on(
+    tmp_path: Path, config: Config
+) -> None:
+    own, shared = tmp_path / "own.jsonl", tmp_path / "shared.jsonl"
+    first, second = record_of("same", config), record_of("same", config, save_s=0.3)
+    Memo(own, shared, "print").add(first)
+    busy = replace(second, disturbed=["others"])
+    Memo(own, None, "print").add(second)  # killed behind its own record
+    Memo(own, None, "print").add(busy)
+    Memo(own, shared, "print")
+    assert read_records(shared) == [first, second]
+    Memo(own, shared, "print")
+    assert read_records(shared) == [first, second]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
 def test_processes_that_append_at_once_lose_no_line(tmp_path: Path) -> None:
     shared = tmp_path / "shared.jsonl"

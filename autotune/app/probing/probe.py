@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from autotune.probe.device import LocalDevice
     from autotune.search.selection import Objective
 
+PROBING_FOLDER = "probing"  # of a run, or of a worker: what its probes need while they run
 MOST_BROKEN = 3  # probes in a row that end in neither a measurement nor an out-of-memory
 
 
@@ -80,7 +81,7 @@ class Prober:
         shared = home_dir() / PROBES_FILE if options.reuse else None
         self.fingerprint = devices.fingerprint(local)
         self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
-        place = Place(local, folder / "probing", options.timeout_s, logs=folder / LOGS_FOLDER,
+        place = Place(local, folder / PROBING_FOLDER, options.timeout_s, logs=folder / LOGS_FOLDER,
                       meeting=options.meeting)  # fmt: skip
         if options.worker is not None:
             place = replace(place, worker=options.worker)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.probing.figures import short
 from autotune.app.probing.plan import groups_here
-from autotune.app.probing.probe import Prober
+from autotune.app.probing.probe import PROBING_FOLDER, Prober
 from autotune.app.probing.study import (
     gather_probes,
     prior_for,
@@ -25,14 +25,17 @@ from autotune.app.probing.study import (
 from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.join import LEFT, as_told, tell_probes
 from autotune.app.workers.terms import terms_of
+from autotune.catalog.locks import take_away_dead
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds
 from autotune.frozen import dataclass
+from autotune.probe.runner import OF_PROBE, OF_SESSION
 from autotune.search.measured.joining import TERMS, Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
 from autotune.search.study.backends import url_to_type
+from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,6 +125,8 @@ def probe_by_workers(
         search, place, terms, resume=asked.resume,
         made=lambda: as_told(probes_of_workers(run_dir)),
     ) as led:  # fmt: skip
+        for folder in run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBING_FOLDER}"):
+            take_away_dead(folder, OF_PROBE, OF_SESSION)  # gigabytes, of a killed worker
         job = worker_job(ground, place)
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
         carry_departures(led, terms)
