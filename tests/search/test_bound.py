@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from autotune.search.posterior.acquisition import Posterior
-from autotune.search.posterior.amplitudes import Evidence
+from autotune.search.posterior.amplitudes import Evidence, disbelief
 from autotune.search.posterior.bound import Worlds, bound_of, worlds_of
+from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining, settled
@@ -20,12 +23,12 @@ def test_the_best_of_many_may_be_better_than_any_single_one_is_likely_to_be() ->
     off = DRAW.normal(0.0, 0.1, (200, 2000))
     fits = np.ones(off.shape, np.bool_)
     mean = np.full(200, 0.1)
-    one = Worlds(mean[:1], off[:1], fits[:1]).saving(widened=1.0)
-    all_of_them = Worlds(mean, off, fits).saving(widened=1.0)
+    one = Worlds(mean[:1], off[:1], fits[:1]).saving()
+    all_of_them = Worlds(mean, off, fits).saving()
     assert one == pytest.approx(0.028, abs=0.01)
     assert all_of_them > 0.15
     assert Worlds(mean, off, ~fits).saving() == 0.0, "what does not fit is no better"
-    together = Worlds(mean, np.repeat(off[:1], 200, axis=0), fits).saving(widened=1.0)
+    together = Worlds(mean, np.repeat(off[:1], 200, axis=0), fits).saving()
     assert together == pytest.approx(one), "twins are one"
 
 
@@ -68,6 +71,37 @@ def test_the_bound_counts_that_the_pick_may_be_a_lucky_reading_where_nothing_was
         if off:
             assert noisiest.value(pick) > 1.02 * posterior.value(pick), "the least is a lucky one"
     assert said[0.3] > 2.0 * said[0.0]
+
+
+def test_measurements_that_agree_with_what_the_model_says_of_itself_narrow_the_bound() -> None:
+    machine = Machine(Grid.of(1), 4, 0.0)
+    part = next(p for p in machine.parts if p.name == "compute")
+    fitting = np.flatnonzero(machine.truly_fits)
+    some = fitting[np.argsort(machine.predicted_cost[fitting])][:600:50].tolist()
+    rows = part.codes[part.row_of[some]]
+
+    def wide(*logs: float) -> float:
+        pairs = zip(rows.tolist(), logs, strict=False)
+        return disbelief(part, [Observed(tuple(r), log, part.noise) for r, log in pairs])
+
+    agreeing, apart = wide(*[0.02, -0.02] * 6), wide(*[1.0, -1.0] * 6)
+    assert agreeing < wide(*[0.1, -0.1] * 6) <= apart
+    assert wide() < wide(1.0, -1.0), "one says less than many"
+    assert wide(0.02) == agreeing, "no bound is narrower than the worlds that were drawn"
+    history = History()
+    for index in some:
+        history.learn(machine, index, machine.probe(index) or {})
+    posterior = Posterior(machine, history)
+    said = bound_of(posterior)
+    posterior.known["compute"] = [
+        *posterior.known["compute"], Observed(tuple(rows[0].tolist()), 9.0, 0.03, disturbed=True)
+    ]  # fmt: skip
+    assert disbelief(part, posterior.known["compute"]) == disbelief(
+        part, posterior.known["compute"][:-1]
+    ), "what others disturbed says nothing of the model"
+    far = [replace(o, log_ratio=o.log_ratio * 8.0) for o in posterior.known["compute"][:-1]]
+    posterior.known["compute"] = far
+    assert bound_of(posterior) > said
 
 
 def test_what_is_pending_is_pending_whatever_the_noise_may_be() -> None:

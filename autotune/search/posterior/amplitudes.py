@@ -43,6 +43,8 @@ PAIRS = (0.5, 1.0, 2.0)  # times PAIR
 WHOLE_WIDTH, PART_WIDTH, COLUMN_WIDTH, PAIR_WIDTH = 0.6, 0.4, 0.6, 0.5
 LEAST_SPREAD = 0.01
 CONTRADICTED = 4.0  # sds above the mean square that the model's own statement has
+BELIEVED = 2.0  # observations that the model's statement of itself is worth, fitted
+LEAST_WIDE, MOST_WIDE = 1.0, 1.4  # times the deviations, fitted
 ENOUGH = 3  # observations from which single columns are judged
 JITTER = 1e-8
 
@@ -227,17 +229,43 @@ def contradiction(part: Part, observed: Sequence[Observed]) -> float:
     Derived: the mean square of residuals that are standardised by the stated covariance is 1 on
     average, with a variance of 2/n for n of them.
     """
-    exact = [o for o in observed if not o.least and not o.disturbed]
+    exact = _counted(observed)
     if len(exact) < ENOUGH:
         return 0.0
+    square = _mean_square(part, exact)
+    if square <= 1.0 + CONTRADICTED * np.sqrt(2.0 / len(exact)):
+        return 0.0
+    values = np.asarray([o.log_ratio for o in exact])
+    return float(max(np.sqrt(np.mean(values**2)) / max(part.spread, LEAST_SPREAD), 1.0))
+
+
+def disbelief(part: Part, observed: Sequence[Observed]) -> float:
+    """By how much deviations are to be widened where residuals are so far off what a part states.
+
+    Formula: sqrt((nu + n s) / (nu + n)), s the mean square of n residuals that are standardised by
+    the stated covariance; within limits, as the amplitudes follow the residuals too.
+    Source: Shah et al., "Student-t processes as alternatives to Gaussian processes" (2014): the
+    covariance of the conditional distribution.
+    """
+    exact = _counted(observed)
+    if not exact:
+        return 1.0
+    square = _mean_square(part, exact)
+    wide = np.sqrt((BELIEVED + len(exact) * square) / (BELIEVED + len(exact)))
+    return float(np.clip(wide, LEAST_WIDE, MOST_WIDE))
+
+
+def _counted(observed: Sequence[Observed]) -> list[Observed]:
+    return [o for o in observed if not o.least and not o.disturbed]
+
+
+def _mean_square(part: Part, exact: Sequence[Observed]) -> float:
+    """Of residuals, standardised by what the part states of itself and of its measurements."""
     shape, codes = Shape(part), codes_of(part, exact)
     noise = np.diag(np.asarray([o.noise**2 for o in exact]) + JITTER)
     kernel = shape.kernel(codes, codes, expected_amplitudes(part)) + noise
     values = np.asarray([o.log_ratio for o in exact])
-    square = float(values @ np.linalg.solve(kernel, values)) / len(exact)
-    if square <= 1.0 + CONTRADICTED * np.sqrt(2.0 / len(exact)):
-        return 0.0
-    return float(max(np.sqrt(np.mean(values**2)) / max(part.spread, LEAST_SPREAD), 1.0))
+    return float(values @ np.linalg.solve(kernel, values)) / len(exact)
 
 
 def fitted_amplitudes(

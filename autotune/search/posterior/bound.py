@@ -6,8 +6,9 @@ the pick. Nine worlds in ten have none that is better by more than the bound. Th
 luckiest of several readings, and while nothing was measured twice nobody knows how lucky a reading
 can be: the worlds are of every noise of the step that may be, each as often as it is probable. The
 posterior takes its other amplitudes for known, and a linear response of the bill; that makes worlds
-too alike, so that deviations are widened by a factor that was fitted on machines of no prior
-(`bench.families`).
+too alike, most of all on machines that are not of its kind. The further the measurements are from
+what the model says of itself, the more are the deviations widened (`disbelief`); by how much was
+fitted on machines of no prior (`bench.families`).
 
 Source: derived; maximum of a Gaussian process by draws: Hennig and Schuler, "Entropy search"
 (2012), section 2.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.frozen import dataclass
-from autotune.search.posterior.amplitudes import Evidence
+from autotune.search.posterior.amplitudes import Evidence, disbelief
 from autotune.search.posterior.lookahead import beliefs, over_limit
 from autotune.search.priced import MEMORY
 
@@ -38,7 +39,6 @@ WORLDS = 256
 AMONG = 400  # candidates: those that may be best
 ALIKE = 4  # of them with one signature of the part that has most
 LOOKED_AT = 2.0  # sds to the better side, by which candidates are chosen
-WIDENED = 1.3  # times the deviations, fitted
 LIKELY = 0.05  # probability of fitting and of keeping the limits, from which one may be best
 KEPT = 0.5  # probability of keeping the job's limits
 
@@ -54,12 +54,15 @@ class Worlds:
     off: FloatArray
     fits: BoolArray
 
-    def saving(self, probability: float = PROBABILITY, widened: float = WIDENED) -> float:
+    def saving(self, probability: float = PROBABILITY) -> float:
         """Share of the pick's objective that the best saves at most, so probably."""
-        return float(1.0 - np.exp(-np.quantile(self.best(widened), probability)))
+        return float(1.0 - np.exp(-np.quantile(self.best(), probability)))
 
-    def best(self, widened: float = WIDENED) -> FloatArray:
-        """[worlds] log of the pick's objective over that of the best that fits, at least 0."""
+    def best(self, widened: float = 1.0) -> FloatArray:
+        """[worlds] log of the pick's objective over that of the best that fits, at least 0.
+
+        widened: times the deviations.
+        """
         if not len(self.mean):
             return np.zeros(WORLDS)
         gain = np.where(self.fits, -(self.mean[:, None] + widened * self.off), 0.0)
@@ -71,9 +74,10 @@ def bound_of(posterior: Posterior, probability: float = PROBABILITY) -> float:
     """Share of the pick's objective that the best saves at most, whatever the noise may be."""
     pick, part = posterior.pick(), _chief(posterior)
     exact = [o for o in posterior.known[part.name] if not o.least]
+    widened = disbelief(part, exact)
     best, chance = [], []
     for share, amplitudes in Evidence(part, exact).by_noise():
-        gains = worlds_of(posterior.under(part.name, amplitudes), pick).best()
+        gains = worlds_of(posterior.under(part.name, amplitudes), pick).best(widened)
         best.append(gains)
         chance.append(np.full(len(gains), share / len(gains)))
     every = np.concatenate(best)
