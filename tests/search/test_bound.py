@@ -9,7 +9,8 @@ import pytest
 
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.amplitudes import Evidence, disbelief
-from autotune.search.posterior.bound import Worlds, bound_of, worlds_of
+from autotune.search.posterior.bound import Worlds, _promising, bound_of, worlds_of
+from autotune.search.posterior.improvement import expected_improvement
 from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
@@ -186,3 +187,21 @@ def test_where_everything_fails_the_smallest_is_tried_next_and_it_is_said_that_n
     assert posterior.pick() is None
     assert left.bound == 1.0
     assert described(left, ProbeBudget(0.0)) == "nothing that fits has been measured"
+
+
+def test_where_all_that_is_cheap_may_fail_together_what_surely_fits_is_among_the_worlds() -> None:
+    machine = Machine(Grid.of(1), 4, 0.1)
+    history = History()
+    by_cost = np.argsort(machine.predicted_cost)
+    small = by_cost[machine.predicted_memory[by_cost] < 0.5 * machine.limit[by_cost]]
+    pick = int(small[200])
+    history.learn(machine, pick, machine.probe(pick) or {})
+    posterior = Posterior(machine, history)
+    at = posterior.shortlist
+    chance = np.where(machine.predicted_memory < 0.6 * machine.limit, 1.0, 0.06)
+    posterior.fits_probability = chance
+    mean, sd = posterior.difference(at, pick)
+    sure = at[chance[at] == 1.0]
+    gain = expected_improvement(mean, sd)[chance[at] == 1.0]
+    best = set(sure[np.argsort(-gain)][:20].tolist())
+    assert len(best & set(_promising(posterior, at, pick).tolist())) >= 10

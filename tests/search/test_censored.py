@@ -122,6 +122,14 @@ def test_an_out_of_memory_raises_what_is_believed_of_everything_alike_and_keeps_
     assert (bound.mean > 0.0).all()
 
 
+def test_an_out_of_memory_says_most_of_it_of_candidates_that_share_no_knob_with_it() -> None:
+    bound = after(Observed((0, 0), 0.3, 0.005, least=True))
+    place = {tuple(code): k for k, code in enumerate(bound.part.codes.tolist())}
+    assert bound.mean[place[9, 1]] > 0.5 * bound.mean[place[0, 0]]
+    exact = after(Observed((0, 0), 0.0, 0.005))
+    assert exact.variance[place[9, 1]] < 0.6 * after().variance[place[9, 1]], "once measured"
+
+
 def test_two_surprises_teach_more_than_the_sum_of_both() -> None:
     """At a third place, and in the scale of the whole model's error."""
     one, other = (Observed((k, 0), 0.35, 0.005, least=True) for k in (0, 1))

@@ -213,14 +213,20 @@ class Evidence:
 
 
 def expected_amplitudes(part: Part, scale: float = 1.0) -> Amplitudes:
-    """What a part that is as wrong as the cost model says, times a scale, is expected to have."""
+    """What a part that is as wrong as the cost model says, times a scale, is expected to have.
+
+    What a count of memory leaves out (the context, what the allocator cannot use) is missing
+    everywhere: all of it may move together by as much as any of it by itself. Measured once it is
+    known to the byte; until then an out-of-memory says more of the limit than of its own knobs.
+    """
     varied = int((part.codes != part.codes[:1]).any(axis=0).sum())
     pairs = varied * (varied - 1) / 2.0
     parts = CONSTANT**2 + MAIN**2 * (varied + PAIR**2 * pairs)
     spread = max(part.spread, LEAST_SPREAD)
     unit = spread * scale * np.sqrt((1.0 - OWN_EXPECTED**2) / parts)
     mains = (float(MAIN * unit),) * len(part.reads)
-    return Amplitudes(float(CONSTANT * unit), mains, PAIR, OWN_EXPECTED * spread)
+    constant = spread * scale if part.name == MEMORY else CONSTANT * unit
+    return Amplitudes(float(constant), mains, PAIR, OWN_EXPECTED * spread)
 
 
 def contradiction(part: Part, observed: Sequence[Observed]) -> float:

@@ -22,6 +22,7 @@ import numpy as np
 
 from autotune.frozen import dataclass
 from autotune.search.posterior.amplitudes import Evidence, disbelief
+from autotune.search.posterior.improvement import expected_improvement
 from autotune.search.posterior.lookahead import beliefs, over_limit
 from autotune.search.priced import MEMORY
 
@@ -113,9 +114,21 @@ def worlds_of(posterior: Posterior, pick: int | None) -> Worlds:
 
 
 def _promising(posterior: Posterior, at: Indices, pick: int) -> Indices:
-    """Candidates that may be best, few of them alike in the part that varies most."""
+    """Candidates that may be best by most, and those of the largest expected saving.
+
+    Where memory is in doubt all of the former may fail together: what fits after all is among the
+    latter.
+    """
     mean, sd = posterior.difference(at, pick)
-    worth = np.where(posterior.chance[at] >= LIKELY, mean - LOOKED_AT * sd, np.inf)
+    chance = posterior.chance[at]
+    bold = np.where(chance >= LIKELY, mean - LOOKED_AT * sd, np.inf)
+    gain = np.where(chance >= LIKELY, -expected_improvement(mean, sd) * chance, np.inf)
+    found = [_varied(posterior, at, bold, AMONG), _varied(posterior, at, gain, AMONG // 2)]
+    return np.unique(np.concatenate(found))
+
+
+def _varied(posterior: Posterior, at: Indices, worth: FloatArray, most: int) -> Indices:
+    """Those of least worth, few of them alike in the part that varies most."""
     order = np.argsort(worth, kind="stable")[: AMONG * 8]
     order = order[np.isfinite(worth[order])]
     rows = _chief(posterior).row_of[at[order]]
@@ -123,7 +136,7 @@ def _promising(posterior: Posterior, at: Indices, pick: int) -> Indices:
     first = np.searchsorted(rows[by_row], rows[by_row], side="left")
     place = np.empty(len(rows), np.intp)
     place[by_row] = np.arange(len(rows)) - first
-    return at[order[place < ALIKE][:AMONG]]
+    return at[order[place < ALIKE][:most]]
 
 
 def _chief(posterior: Posterior) -> Part:
