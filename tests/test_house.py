@@ -109,7 +109,11 @@ def test_the_walk_of_a_job_begins_at_the_command_and_ends_at_the_pricing() -> No
 
 
 @pytest.mark.parametrize("command", ROOMS_AND_STAYS)
-def test_the_walk_of_a_job_or_a_row_gets_no_longer(command: str, tmp_path: Path) -> None:
+def test_the_walk_of_a_job_or_a_row_gets_no_longer(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("AUTOTUNE_HOME", "AUTOTUNE_RUNS"):  # what earlier tests kept would be looked up
+        monkeypatch.setenv(place, str(tmp_path / "home"))
     found = walk(ways(tmp_path)[command])
     rooms, stays = ROOMS_AND_STAYS[command]
     assert found["rooms"] <= rooms, found["way"]
