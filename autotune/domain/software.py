@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.identity import LATER
 from autotune.frozen import dataclass
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Model
 
 LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused", "liger"]
 # The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the
@@ -22,6 +25,8 @@ EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 # versions earlier releases take was not read.
 HUB_KERNELS_FROM, HUB_KERNELS_BOUND_FROM = (5, 0), (5, 23)
 HUB_KERNELS = ((0, 18, 2), (0, 19, 0))
+# What litgpt calls of the activations that transformers writes as Python.
+_FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 
 
@@ -73,6 +78,18 @@ class Software:
         Source: accelerate 1.15, `fsdp2_prepare_auto_wrap_policy`; FSDP2 came with accelerate 1.6.
         """
         return self.accelerate < (1, 6)
+
+    def as_coded(self, model: Model) -> Model:
+        """The model as the trainer's own classes build it, where its config says otherwise.
+
+        litgpt's fine-tuning has a head of its own whether or not the checkpoint ties it to the
+        embedding, and its activations are kernels of torch. Source: litgpt 0.5.13 model.py, GPT and
+        GptNeoxMLP; finetune/lora.py and full.py, validate_args, which refuse `tie_embeddings`.
+        """
+        if not (self.own_model and self.stack == "litgpt"):
+            return model
+        activation = _FUSED_ACTIVATION.get(model.activation, model.activation)
+        return replace(model, tied_head=False, activation=activation)
 
     def running(self, kernels: str) -> Software:
         """The same software with a value of the knob `kernels` in force.

@@ -98,6 +98,10 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     parsed.part("train", epochs=keys.number("epochs") or 1.0)
     _tune_method(keys, parsed)
     _read_optimizer(keys, parsed)
+    if keys.switch(_OFFLOADING):
+        parsed.knobs["offload"] = "activations"
+    if (keys.word("loss._component_") or "").endswith(".CrossEntropyLoss"):  # torch's own
+        parsed.loss = "upcast"
     parsed.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
     parsed.saves_per_epoch = 1.0
     parsed.kept |= {"checkpoint_every_steps", "save_total_limit"}

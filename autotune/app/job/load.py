@@ -287,6 +287,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)
     software = find_software(jobfile.software)
+    model = software.as_coded(model)
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
         assumed.append(Assumption("software", software.name, why))
@@ -318,7 +319,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         allow=jobfile.allow,
         dataset_path=data.dataset_path,
         row_bytes=data.row_bytes,
-        origin=trainers.as_read() if trainers else None,
+        origin=trainers.as_read(jobfile.software) if trainers else None,
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )

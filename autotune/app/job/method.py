@@ -119,7 +119,7 @@ def method_of(
         assumed.append(Assumption("method.targets", "all-linear", why))
     return Method(
         "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets),
-        section.variant or "none",
+        section.variant or "none", section.double_quant is not False,
     )  # fmt: skip
 
 

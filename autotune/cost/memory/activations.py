@@ -192,7 +192,7 @@ def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
     q, k, heads, e = model.query_size, model.kv_size, model.num_attention_heads, mode.compute
     if mode.attention == "math":
         return Kept(12.0 * q, 4.0 * heads)  # fp32 queries, expanded keys and values, softmax
-    if k != q and (mode.attention == "eager" or mode.biased):
+    if k != q and (mode.attention == "eager" or mode.biased or mode.expands_heads):
         kept = float(3 * q)
     elif (fused and model.position != "rope") or (mode.quantised and norm_output(model, mode) > e):
         kept = float(q + 2 * k)  # one tensor, or copies in the compute dtype of wider ones

@@ -74,12 +74,21 @@ def _inplace(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatArray:
 
 
 def forward_bytes(
-    job: Job, tokens: FloatArray, compute: FloatArray, autocast: BoolArray
+    job: Job,
+    tokens: FloatArray,
+    compute: FloatArray,
+    autocast: BoolArray,
+    compiled: BoolArray | bool = False,  # noqa: FBT001, FBT002 - a column
 ) -> FloatArray:
     """[bytes] logits, their fp32 copy where they are 16-bit, and the log-softmax.
 
     autocast: whether the loss of such logits runs in fp32, which decides that of their own dtype.
     """
+    eager = _forward(job, tokens, compute, autocast)
+    return np.where(compiled, compiled_bytes(job, tokens, compute), eager)
+
+
+def _forward(job: Job, tokens: FloatArray, compute: FloatArray, autocast: BoolArray) -> FloatArray:
     if _lists(job):
         return _listed(job, tokens, compute)
     if job.software.loss == "liger":
@@ -89,7 +98,12 @@ def forward_bytes(
 
 
 def backward_bytes(
-    job: Job, tokens: FloatArray, compute: FloatArray, kept: FloatArray, autocast: BoolArray
+    job: Job,
+    tokens: FloatArray,
+    compute: FloatArray,
+    kept: FloatArray,
+    autocast: BoolArray,
+    compiled: BoolArray | bool = False,  # noqa: FBT001, FBT002 - a column
 ) -> FloatArray:
     """[bytes] log-softmax and the gradients of loss and log-softmax, all fp32: 12 a logit.
 
@@ -97,6 +111,13 @@ def backward_bytes(
     loss in the logits' dtype has the same three tensors, and the caller keeps the logits; under
     autocast the three are fp32 and the shifted copy stays too.
     """
+    eager = _backward(job, tokens, compute, kept, autocast)
+    return np.where(compiled, compiled_bytes(job, tokens, compute), eager)
+
+
+def _backward(
+    job: Job, tokens: FloatArray, compute: FloatArray, kept: FloatArray, autocast: BoolArray
+) -> FloatArray:
     loss = job.software.loss
     if _lists(job):
         return _listed(job, tokens, compute)
@@ -111,6 +132,17 @@ def backward_bytes(
         each = each + (kept if loss == "upcast_copy" else 0.0)
     else:
         return _tiled(job, tokens, compute)
+    return each * tokens * job.model.vocab_size
+
+
+def compiled_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
+    """[bytes] of a loss that is compiled by itself: it keeps what it reads and a sum a token.
+
+    A list of chunks: 16-bit logits, and the gradient of one. Whole logits come in fp32, and
+    their gradient beside them is fp32, then in 16 bits. Source: torchtune 0.6.1
+    modules/transformer.py (`.float()` outside the layers) and training/_compile.py, compile_loss.
+    """
+    each = compute * (1.0 + 1.0 / LISTED_CHUNKS) if _lists(job) else 8.0 + compute
     return each * tokens * job.model.vocab_size
 
 

@@ -23,6 +23,7 @@ from autotune.domain.model import Linear
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray, Columns
     from autotune.domain.job import Job, Method
     from autotune.domain.model import Model
 
@@ -125,16 +126,17 @@ class Mode:
 
     compute: bytes of the compute dtype. stream: bytes of the residual stream. adapter: bytes of an
     adapter element, 0 without adapters. masked: share of layers whose attention gets a mask, for
-    padding or for a window shorter than the rows. looped:
-    experts run one after the other, each on its own tokens. quantised: linears answer in the dtype
-    of their input (bitsandbytes), so what a norm hands over in fp32 stays fp32 through the MLP.
-    keeps_inputs: those linears hold on to what they read. fused_norms: one kernel for an RMSNorm,
-    which keeps its input as it is (Liger, Unsloth). fused_gate: one kernel for activation and
-    product of a gated MLP, which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base:
-    DoRA multiplies the base a second time, for what dropout left of its input. narrow_norms: a
-    LayerNorm casts itself to the compute dtype and leaves autocast for its product (llm-foundry).
-    fused_adapters: matrices with their adapters are one operation that keeps what it read once;
-    that of a gated MLP makes the product again in its backward, in place (Unsloth).
+    padding or for a window shorter than the rows. looped: experts run one after the other, each on
+    its own tokens. quantised: linears answer in the dtype of their input (bitsandbytes), so what a
+    norm hands over in fp32 stays fp32 through the MLP. keeps_inputs: those linears hold on to what
+    they read. fused_norms: one kernel for an RMSNorm, which keeps its input as it is (Liger,
+    Unsloth, a compiled layer). fused_gate: one kernel for activation and product of a gated MLP,
+    which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base: DoRA multiplies the base
+    a second time, for what dropout left of its input. narrow_norms: a LayerNorm casts itself to the
+    compute dtype and leaves autocast for its product (llm-foundry). fused_adapters: matrices with
+    their adapters are one operation that keeps what it read once; that of a gated MLP makes the
+    product again in its backward, in place (Unsloth). expands_heads: grouped keys and values are
+    copied for every query head before the kernel.
     """
 
     compute: float
@@ -152,6 +154,7 @@ class Mode:
     repeats_base: bool = False
     narrow_norms: bool = False
     fused_adapters: bool = False
+    expands_heads: bool = False
 
     @property
     def biased(self) -> bool:
@@ -179,6 +182,31 @@ def is_litgpt(job: Job) -> bool:
 def is_torchtune(job: Job) -> bool:
     """Whether torchtune's own classes run."""
     return job.software.own_model and job.software.stack == TORCHTUNE
+
+
+# torch.compile of one layer at a time, in trainers with code of their own.
+_COMPILES_LAYERS = frozenset({TORCHTUNE, "torchtitan"})
+
+
+def compiles_layers(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether the layers of a trainer's own model are compiled, each by itself.
+
+    A norm and the product of a gated MLP then keep what they read, as hand-written kernels do: the
+    rest is pointwise and made again in the backward. Source: torchtune 0.6.1 training/_compile.py;
+    torchtitan parallelisms/parallelize_llama.py, apply_compile; torch._functorch partitioners.py,
+    which keeps what matrix products read and recomputes what fuses.
+    """
+    own = job.software.own_model and job.software.stack in _COMPILES_LAYERS
+    return own & ~columns.equals("compile", "off")
+
+
+def expands_heads(job: Job) -> bool:
+    """Whether the trainer's own attention copies grouped keys and values for every query head.
+
+    Source: litgpt 0.5.13 model.py, repeat_interleave; torchtune 0.6.1 modules/attention.py, expand
+    and flatten.
+    """
+    return is_litgpt(job) or is_torchtune(job)
 
 
 def as_run(job: Job) -> tuple[Model, Method]:

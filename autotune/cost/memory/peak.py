@@ -189,8 +189,10 @@ def _head_forward(step: Step) -> Instant:
     casts = casts - np.where(step.checkpointing, 0.0, step.cached_casts)
     found = replace(
         resident,
-        activations=step.saved + step.final_norm + _given_output(step),
-        logits=head_memory.forward_bytes(step.job, step.tokens, step.compute, step.autocast),
+        activations=step.saved + step.final_norm + _given_output(step) + step.before,
+        logits=head_memory.forward_bytes(
+            step.job, step.tokens, step.compute, step.autocast, step.compiled
+        ),
         workspace=resident.workspace + casts,
     )
     normalised, before = head_memory.normalised_head(step.job, step.compute, step.autocast)
@@ -226,7 +228,7 @@ def _head_backward(step: Step) -> Instant:
         resident,
         activations=step.saved + step.final_norm + _kept_output(step),
         logits=head_memory.backward_bytes(
-            step.job, step.tokens, step.compute, step.kept_logit, step.autocast
+            step.job, step.tokens, step.compute, step.kept_logit, step.autocast, step.compiled
         ),
         workspace=resident.workspace
         + _graph_casts(step)

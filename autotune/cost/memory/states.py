@@ -112,7 +112,7 @@ def weight_bytes(job: Job, size: Sizes) -> float:
         return 2.0 * size.total
     fused = experts_fused(job)
     linear = size.linear - fused * size.fused + quantised_head(job, size)
-    rest = size.total - linear
+    rest = size.total - linear + stable_embedding(job)
     wide = {"none": 0.0, "norms": size.norms, "all": rest}[job.software.kbit_upcast]
     kept = 2.0 * rest + 2.0 * wide
     if base == "nf4":
@@ -126,6 +126,34 @@ def quantised(job: Job) -> bool:
     theirs = job.software.transformers >= EXPERTS_FUSED_FROM and not job.software.own_model
     ignored = own and theirs
     return job.method.is_quantised and not ignored
+
+
+# bitsandbytes, whose 4-bit products kept what they read until then.
+FORGETS_INPUTS_FROM = (0, 43, 2)
+
+
+def keeps_inputs(job: Job) -> bool:
+    """Whether quantised linears keep what they read; the products of GPTQ's packages do not.
+
+    Source: bitsandbytes autograd/_functions.py: MatMul8bitLt always does, MatMul4Bit did until
+    0.43.1 (bitsandbytes-foundation/bitsandbytes#1270).
+    """
+    version = job.software.bitsandbytes
+    old = version is not None and version < FORGETS_INPUTS_FROM
+    return quantised(job) and (job.method.base == "int8" or (old and job.software.gptq == "none"))
+
+
+def stable_embedding(job: Job) -> float:
+    """Elements that litgpt's quantised runs hold beside the model: an embedding and a gradient.
+
+    The embedding is replaced by bitsandbytes', and the one before stays in a variable. The new one
+    asks for a gradient, which nothing steps or clears. Source: litgpt finetune/lora.py since
+    Lightning-AI/litgpt#1770 (October 2024); older releases pin bitsandbytes 0.42.
+    """
+    version = job.software.bitsandbytes
+    if not is_litgpt(job) or version is None or version < FORGETS_INPUTS_FROM:
+        return 0.0
+    return 2.0 * job.model.vocab_size * job.model.hidden_size
 
 
 def quantised_head(job: Job, size: Sizes) -> float:
@@ -289,3 +317,24 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         sums_here=np.where(states, 0.0, 1.0),
         zero=zero,
     )
+
+
+def gathered_bytes(
+    job: Job, static: Static, size: Sizes, compute: FloatArray
+) -> tuple[FloatArray, ...]:
+    """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
+
+    The root unit holds embeddings and head and stays gathered; layers come and go, the next one
+    while one runs. Weights travel in the compute dtype, quantised ones as they are stored.
+    Source: Zhao 2023 (PyTorch FSDP) section 3.
+    """
+    missing = np.where(static.weight_shards > 1, 1.0, 0.0)
+    stored = job.method.plain_bytes
+    travels = np.minimum(stored, compute)
+    root = travels * (size.embedding + size.head)
+    inner = static.stored - stored * (size.embedding + size.head)
+    share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
+    if job.method.base in {"16bit", "32bit"}:
+        share = travels
+    layer = size.largest_layer * share
+    return missing * root, missing * layer

@@ -28,8 +28,11 @@ from autotune.cost.memory.modelling_code import (
     Attention,
     Mode,
     as_run,
+    compiles_layers,
+    expands_heads,
     family_memory,
     fuses_adapters,
+    is_litgpt,
     padded_update,
 )
 from autotune.cost.memory.states import (
@@ -39,10 +42,13 @@ from autotune.cost.memory.states import (
     experts_fused,
     fp32_norms,
     fp32_stream,
+    gathered_bytes,
+    keeps_inputs,
     merged_experts_bytes,
     quantised,
     sizes,
     static_bytes,
+    unpacked_head_bytes,
 )
 from autotune.cost.memory.transients import layer_transients, norm_transient, scores_forward
 from autotune.cost.time.attention import masked_share
@@ -61,7 +67,9 @@ if TYPE_CHECKING:
 # Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
 # a layer's call, FSDP's hooks included, with use_reentrant=True.
 REENTRANT_UNTIL = (5, 0)
-FORGETS_INPUTS_FROM = (0, 43)  # bitsandbytes
+# Before, litgpt's script ran its longest batch first, with no batch before it. Source:
+# Lightning-AI/litgpt at 8641822 (torch 2.1), `longest_seq_ix if iter_num == 1`, and at 0.4.
+LONGEST_FIRST_UNTIL = (2, 2)  # torch
 _KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
 _COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0}
 
@@ -119,6 +127,8 @@ class Step:
     foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
     eager: BoolArray
     room: FloatArray  # what the device has for the allocator
+    compiled: BoolArray  # a loss that is compiled with the layers
+    before: FloatArray  # of the micro-batch before that is alive until the forward has answered
 
     @property
     def hidden(self) -> FloatArray:
@@ -149,7 +159,7 @@ class Step:
         trained = casts & (not job.method.is_lora)
         frozen = casts & job.method.is_lora
         head = float(model.vocab_size * model.hidden_size)
-        root, layer_weights = _gathered(job, static, size, compute)
+        root, layer_weights = gathered_bytes(job, static, size, compute)
         return cls(
             job=job,
             size=size,
@@ -198,6 +208,8 @@ class Step:
             ),
             eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
             room=device_memory.capacity(columns) - device_memory.context(columns),
+            compiled=compiles_layers(job, columns),
+            before=_before(job, size, modes, tokens),
         )
 
 
@@ -234,6 +246,7 @@ class _Modes:
             + 100.0 * adapter
             + 1000.0 * stream
             + 10000.0 * masked
+            + 100000.0 * (compiled := compiles_layers(job, columns))
         )
         _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
         modes = [
@@ -246,12 +259,14 @@ class _Modes:
                 attention=_KINDS[int(attention[i])],
                 masked=float(masked[i]),
                 quantised=quantised(job),
-                keeps_inputs=_keeps_inputs(job),
-                fused_norms=job.software.kernels != "eager" and job.model.norm == "rmsnorm",
-                fused_gate=job.software.kernels == "liger",
+                keeps_inputs=keeps_inputs(job),
+                fused_norms=(job.software.kernels != "eager" or bool(compiled[i]))
+                and job.model.norm == "rmsnorm",
+                fused_gate=job.software.kernels == "liger" or bool(compiled[i]),
                 looped=job.model.is_moe and not experts_fused(job),
                 repeats_base=dora.repeats_base(job),
                 fused_adapters=fuses_adapters(job),
+                expands_heads=expands_heads(job),
                 narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first
@@ -259,15 +274,18 @@ class _Modes:
         return cls(modes, of_row.reshape(-1))
 
 
-def _keeps_inputs(job: Job) -> bool:
-    """Whether quantised linears keep what they read.
+def _before(job: Job, size: Sizes, modes: _Modes, tokens: FloatArray) -> FloatArray:
+    """[bytes] that hang on the graph of the micro-batch before, while the head is unpacked.
 
-    Source: bitsandbytes autograd/_functions.py: MatMul8bitLt always does, MatMul4Bit did in 0.41
-    and does not in 0.43.
+    litgpt holds the logits of a micro-batch until those of the next are there, and with them its
+    graph: saved tensors went in the backward, what bitsandbytes hung on the context did not.
+    Source: litgpt 0.5.13 finetune/lora.py, `logits = model(...)` in a loop.
     """
-    version = job.software.bitsandbytes
-    old = version is not None and version < FORGETS_INPUTS_FROM
-    return quantised(job) and (job.method.base == "int8" or old)
+    first = job.software.torch < LONGEST_FIRST_UNTIL
+    if not (is_litgpt(job) and keeps_inputs(job)) or first:
+        return np.zeros_like(tokens)
+    hung = job.model.num_layers * tokens * modes.each(lambda mode: read_bytes(job.model, mode))
+    return hung + unpacked_head_bytes(job, size, modes.each(lambda mode: mode.compute))
 
 
 def _narrow_embeddings(job: Job) -> bool:
@@ -296,7 +314,7 @@ def _falls_to_math(
     Source: PyTorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.cpp;
     pytorch/pytorch#181528.
     """
-    if job.model.kv_size == job.model.query_size:
+    if job.model.kv_size == job.model.query_size or expands_heads(job):
         return np.zeros(columns.rows, np.bool_)
     if family_memory(job.model.family).broadcasts_heads and job.model.num_kv_heads == 1:
         return columns.equals("attention", "sdpa")
@@ -367,22 +385,3 @@ def _scores_forward(job: Job, modes: _Modes, tokens: FloatArray, length: FloatAr
     found = {mode: scores_forward(job.model, mode) for mode in modes.modes}
     each, key = modes.each(lambda mode: found[mode][0]), modes.each(lambda mode: found[mode][1])
     return tokens * (each + length * key)
-
-
-def _gathered(job: Job, static: Static, size: Sizes, compute: FloatArray) -> tuple[FloatArray, ...]:
-    """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
-
-    The root unit holds embeddings and head and stays gathered; layers come and go, the next one
-    while one runs. Weights travel in the compute dtype, quantised ones as they are stored.
-    Source: Zhao 2023 (PyTorch FSDP) section 3.
-    """
-    missing = np.where(static.weight_shards > 1, 1.0, 0.0)
-    stored = job.method.plain_bytes
-    travels = np.minimum(stored, compute)
-    root = travels * (size.embedding + size.head)
-    inner = static.stored - stored * (size.embedding + size.head)
-    share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
-    if job.method.base in {"16bit", "32bit"}:
-        share = travels
-    layer = size.largest_layer * share
-    return missing * root, missing * layer

@@ -102,6 +102,8 @@ def masked_share(job: Job, columns: Columns, length: FloatArray) -> FloatArray:
     whole = padded(job, columns) | traced_whole(job, columns)
     if family_memory(job.model.family).always_masked:
         whole = np.ones(columns.rows, np.bool_)
+    if job.software.own_model:  # it asks for causal attention, and pads on the right
+        whole = np.zeros(columns.rows, np.bool_)
     window = job.model.sliding_window or np.inf
     return np.where(whole, 1.0, np.where(length >= window, windowed_share(job.model), 0.0))
 

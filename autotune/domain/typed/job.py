@@ -83,6 +83,7 @@ class MethodSection(Section):
     targets: Names | None = None
     base: Literal["16bit", "32bit", "int8", "nf4"] | None = None
     variant: Variant | None = None
+    double_quant: bool | None = None  # of an nf4 base; else as QLoRA has it
 
     @model_validator(mode="after")
     def _agrees(self) -> MethodSection:
@@ -268,13 +269,15 @@ class OriginSection(Section):
     uncounted: tuple[tuple[str, str, str, float, float], ...] = ()  # and its two spreads
     launch: Annotated[int, whole(0, 10**6)] = 0  # of a script with several
 
-    def as_read(self) -> Origin:
-        """The file as a job carries it."""
+    def as_read(self, software: str | dict[str, str | None]) -> Origin:
+        """The file as a job carries it; a version that the job states is not uncounted any more."""
+        stated = {f"software.{name}" for name in ([] if isinstance(software, str) else software)}
         return Origin(
             self.trainer, self.syntax, self.path, self.text, dict(self.knobs), self.devices,
             tuple(Beside(each.path, each.syntax, each.text) for each in self.beside),
             self.typed_in, self.objective,
-            tuple(Uncounted(*each) for each in self.uncounted), self.launch,
+            tuple(Uncounted(*each) for each in self.uncounted if each[0] not in stated),
+            self.launch,
         )  # fmt: skip
 
     def assumed(self) -> list[Assumption]:

@@ -216,9 +216,10 @@ def _low_adapters(row: Row) -> bool:
 
 
 def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_batch: int) -> Job:
+    software = software_of(row)
     return Job(
         name=row.text("model_id"),
-        model=parts.model,
+        model=software.as_coded(parts.model),
         method=parts.method,
         rows=STEPS * global_batch,
         max_length=longest or lengths.maximum,
@@ -231,7 +232,7 @@ def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_
         global_batch_size=global_batch,
         evaluation=None,
         limits=Limits(vram_headroom=0.0, max_lost_work_s=1800.0),
-        software=software_of(row),
+        software=software,
         offers=(),
     )
 
