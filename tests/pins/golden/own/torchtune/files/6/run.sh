@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # torchtune: meta-llama/Llama-3.1-8B on h100-sxm
-# global batch 16 = micro 2 x accumulation 8 x 1 device(s)
+# global batch 16 = micro 4 x accumulation 4 x 1 device(s)
 set -euo pipefail
 
 stop() { echo "run.sh: $*" >&2; exit 1; }
