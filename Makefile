@@ -122,7 +122,7 @@ TRAINER_PARSERS := $(addprefix parser-,torchtune litgpt llamafactory axolotl)
 .PHONY: $(TRAINER_PARSERS)
 
 parsers: $(TRAINER_PARSERS)  ## install the real parsers of what is exported and of the trainers, each in an environment of its own
-	@set -e; for each in $(PARSERS); do name=$${each%%[=-]*}; \
+	@set -e; for each in $(PARSERS); do name=$${each%%==*}; \
 	  [ -x .venv-$$name/bin/python ] || $(PYTHON) -m venv .venv-$$name; \
 	  .venv-$$name/bin/python -m pip install --quiet --disable-pip-version-check "$$each"; done
 	[ -x .venv-trl/bin/python ] || $(PYTHON) -m venv .venv-trl
