@@ -42,7 +42,7 @@ _TRL = {
     "max_length", "max_seq_length", "packing", "dataset_text_field", "padding_free", "use_peft",
     "model_init_kwargs", "assistant_only_loss", "dataset_num_proc", "packing_strategy",
 }  # fmt: skip
-_FEW = 2
+_FEW, _BATCH = 2, "per_device_train_batch_size"
 
 
 def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) -> Trainer | None:
@@ -68,9 +68,10 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
         others = [trainer for trainer, score in scores.items() if score and trainer != most]
         if scores[most] and others:
             _refuse_mixture(found, most, others, name)
-        if scores[most] >= _FEW or (scores[most] and found & _TRAINER):
+        batched = _BATCH in found and _BATCH not in schema_of(most).keys  # its own has another name
+        if scores[most] >= _FEW or (scores[most] and found & _TRAINER and not batched):
             whose = most
-        elif len(found & _TRAINER) >= _FEW or "per_device_train_batch_size" in found:
+        elif len(found & _TRAINER) >= _FEW or _BATCH in found:
             whose = "trl" if found & _TRL else "hf"
     if whose is None:
         _refuse_launcher(found, name)

@@ -12,6 +12,7 @@ from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
+from autotune.trainers.registry import detect
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -666,3 +667,20 @@ def test_a_checkpoint_dir_alone_is_not_litgpt_s(tmp_path: Path) -> None:
 def test_a_program_of_pairs_is_priced_as_pairs(text: str) -> None:
     more = f" --model_name_or_path {QWEN} --per_device_train_batch_size 2 --num_train_epochs 1"
     assert command(text + more).objective == "dpo"
+
+
+def test_a_programs_own_num_epochs_makes_no_axolotl_of_its_arguments() -> None:
+    values = {
+        "model_name_or_path": "Qwen/Qwen2.5-7B", "max_seq_length": 2048, "num_epochs": 2,
+        "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16,
+    }  # fmt: skip
+    found = detect(values, "dpo.yaml")
+    assert found is not None
+    assert found.name == "trl"
+    read = found.read(values, "dpo.yaml").values
+    assert (read["model"], read["data"]["max_length"], read["train"]["epochs"]) == (
+        "Qwen/Qwen2.5-7B", 2048, 2.0,
+    )  # fmt: skip
+    axolotl = detect({"base_model": "Qwen/Qwen2.5-7B", "num_epochs": 2, "micro_batch_size": 1}, "a")
+    assert axolotl is not None
+    assert axolotl.name == "axolotl"

@@ -206,15 +206,19 @@ def _constants(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast
             changed.add(_root(node))
     found = {}
     for node in nodes:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            target, value = node.target, node.value
-        else:
-            continue
-        if isinstance(target, ast.Name) and bound[target.id] == 1:
+        target, value = _assigned(node)
+        if isinstance(target, ast.Name) and value is not None and bound[target.id] == 1:
             found[target.id] = value
     return {name: value for name, value in found.items() if name not in taken | changed}
+
+
+def _assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
+    """The one target of an assignment, and its value; nothing for all else."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return node.targets[0], node.value
+    if isinstance(node, ast.AnnAssign):
+        return node.target, node.value
+    return None, None
 
 
 def _root(node: ast.AST) -> str:
@@ -277,11 +281,8 @@ def _settings(
     """A class's own values, and where it is made with others, those."""
     fields: dict[str, ast.expr | None] = {}
     for each in ast.walk(node):
-        if isinstance(each, ast.Assign) and len(each.targets) == 1:
-            target, value = each.targets[0], each.value
-        elif isinstance(each, ast.AnnAssign) and each.value is not None:
-            target, value = each.target, each.value
-        else:
+        target, value = _assigned(each)
+        if target is None or value is None:
             continue
         name = target.id if isinstance(target, ast.Name) and each in node.body else ""
         if isinstance(target, ast.Attribute) and _root(target) == "self":
