@@ -231,10 +231,19 @@ def _known() -> Finding:
             f"prices of this machine rest on its data sheet and its kind; {what} and replaces that"
         )
         return Finding("measured facts", "none", text, "note")
-    on, days = known
-    old = days > OLD_DAYS
+    on, days, damage = known
+    if damage:
+        left = "what can be read is used" if on else "none can be read"
+        return Finding(
+            "measured facts",
+            f"damaged: {damage}",
+            f"{left}; `autotune doctor --measure` writes the file anew",
+            "note",
+        )
+    old = days is None or days > OLD_DAYS
     text = f"older than {OLD_DAYS} days: {what}" if old else "every price of this machine uses them"
-    age = "today" if days <= 0 else f"{days} day{'s' * (days != 1)} old"
+    age = "of unknown age" if days is None else f"{days} day{'s' * (days != 1)} old"
+    age = "today" if days == 0 else age
     return Finding("measured facts", f"of {on}, {age}", text, "note" if old else "fine")
 
 
@@ -312,6 +321,8 @@ def _kept(done: Measured) -> Finding:
         text = (
             f"kept in {done.path}: every later price of this machine uses it; delete it to forget"
         )
+        if done.note:
+            return Finding("measured", cost, f"{text}; {done.note}", "note")
         return Finding("measured", cost, text)
     return Finding("measured", cost, f"not kept: {done.not_kept or 'there is nothing'}", "note")
 

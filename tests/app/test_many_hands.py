@@ -19,8 +19,11 @@ from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import SCRATCH
 from autotune.catalog.locks import LOCK_FILE, is_held, take
 from autotune.domain.errors import InputError
+from autotune.domain.machine import Fact, MachineFacts
 from autotune.domain.observation import Observation
 from autotune.evidence import runs_seen
+from autotune.probe.device import cpu
+from autotune.probe.machine import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,6 +178,20 @@ def test_what_forty_runs_taught_eight_processes_at_once_is_all_kept(job: Job) ->
 
     assert at_once(keep) == ["kept"] * PROCESSES
     assert len(kept_of(job)) == PROCESSES * EACH
+
+
+def test_forty_facts_that_eight_processes_measured_at_once_are_all_kept() -> None:
+    def keep(number: int) -> str:
+        for each in range(EACH):
+            side = 1 + number * EACH + each
+            fact = Fact("matmul", 1e9, 0.02, 1, "fp32", (side, side, side))
+            kept.remember(cpu(), MachineFacts((fact,), "2026-11-20", (), 1, ""))
+        return "kept"
+
+    assert at_once(keep) == ["kept"] * PROCESSES
+    known, damage = kept.read(kept.store_of(cpu()))
+    assert known is not None
+    assert (len(known.facts), damage) == (PROCESSES * EACH, "")
 
 
 def test_a_damaged_file_of_verified_runs_is_kept_beside_the_new_one_and_said(

@@ -116,7 +116,7 @@ def test_measured_facts_bring_the_tiny_job_s_step_within_its_own_interval(tmp_pa
 
 def test_facts_of_this_processor_replace_what_was_assumed_and_are_named() -> None:
     before = tiny()
-    path = remember(cpu(), of_the_processor())
+    path, _ = remember(cpu(), of_the_processor())
     after = tiny()
     assert step(after)[0] != step(before)[0]
     assert step(after)[1] < step(before)[1]
@@ -224,10 +224,10 @@ def test_a_doubtful_figure_is_kept_and_not_used() -> None:
     wild = replace(product(1e9), log_sd=1.5, disturbed=BUSY)
     remember(cpu(), facts_of(wild))
     assert tiny().offers[0].device.rates is None
-    known, damaged = read(store_of(cpu()))
+    known, damage = read(store_of(cpu()))
     assert known is not None
     assert known.facts == (wild,)
-    assert not damaged
+    assert damage == ""
 
 
 def test_a_calm_figure_is_not_replaced_by_a_disturbed_one() -> None:
@@ -255,11 +255,65 @@ DAMAGED = ["", "{", "[]", '{"facts": 3}', "null", kept_with(value=-1), kept_with
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damaged_facts_are_left_out_and_said(damage: str) -> None:
-    path = remember(cpu(), of_the_processor())
+    path, _ = remember(cpu(), of_the_processor())
     path.write_text(damage)
     job = tiny()
     assert job.offers[0].device.rates is None
     assert any(i.value == "left out" and "is damaged" in i.why for i in job.assumed)
+
+
+def test_one_damaged_fact_costs_no_other_and_is_counted_and_said() -> None:
+    path, note = remember(cpu(), of_the_processor())
+    assert note == ""
+    content = json.loads(path.read_text())
+    content["facts"][4]["value"] = "fast"  # the disk's
+    path.write_text(json.dumps(content))
+    job = tiny()
+    assert job.offers[0].device.rates is not None
+    assert "checkpoint_write_bytes_per_s" in job.offers[0].host.assumed
+    assert any("1 of 7 facts cannot be read" in item.why for item in job.assumed)
+    path, note = remember(cpu(), facts_of(product(1e9, side=64)))
+    assert "1 of 7 facts cannot be read" in note
+    assert "the 6 that can be read are used on" in note
+    assert len(list(path.parent.glob(f"{path.name}.damaged-*"))) == 1
+    known, damage = read(path)
+    assert known is not None
+    assert len(known.facts) == 7
+    assert damage == ""
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.6, 0.99])
+def test_of_facts_whose_file_breaks_off_those_before_are_used(keep: float) -> None:
+    path, _ = remember(cpu(), of_the_processor())
+    content = path.read_text()
+    path.write_text(content[: int(keep * len(content))])
+    known, damage = read(path)
+    assert known is not None
+    assert known.facts
+    assert "breaks off" in damage
+    assert any("breaks off" in item.why for item in tiny().assumed)
+
+
+def test_doctor_says_which_facts_are_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.app.doctor.WRITTEN_BYTES", 4 * 2**20)
+    path, _ = remember(cpu(), of_the_processor())
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"facts": [*content["facts"], {"name": "rm"}]}))
+    assert run(["doctor", "--folder", str(tmp_path)]) == 0
+    assert "measured facts: damaged: 1 of 8 facts cannot be read" in capsys.readouterr().out
+    path.write_text(json.dumps(content | {"measured_on": None, "software": 3}))
+    assert run(["doctor", "--folder", str(tmp_path)]) == 0
+    assert "when and how it was measured cannot be read" in capsys.readouterr().out
+
+
+def test_no_fact_is_dropped_for_being_one_of_many() -> None:
+    many = [product(1e9 + side, side=side) for side in range(1, 301)]
+    path, _ = remember(cpu(), facts_of(*many))
+    known, damage = read(path)
+    assert known is not None
+    assert (len(known.facts), damage) == (300, "")
 
 
 @pytest.mark.usefixtures("without_torch")

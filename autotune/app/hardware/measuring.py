@@ -63,13 +63,17 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured, where it is kept (or why it is not), and what it changes."""
+    """What was measured, where it is kept (or why it is not), and what it changes.
+
+    note: what became of a damaged file of earlier facts.
+    """
 
     device: str
     measurement: Measurement
     path: Path | None
     not_kept: str
     effect: Effect | None
+    note: str = ""
 
     @property
     def told_of_device(self) -> bool:
@@ -93,25 +97,28 @@ def measure_here(
     """
     local = local_device()
     done = measure(local, folder, on_phase=on_phase)
-    path, why = None, ""
+    path, why, note = None, "", ""
     if done.found.facts:
         try:
-            path = remember(local, done.found)
+            path, note = remember(local, done.found)
         except OSError as error:
             why = f"{error.filename or 'the home of autotune'}: {error.strerror or error}"
-    return Measured(local.name, done, path, why, _effect(local, done, job))
+    return Measured(local.name, done, path, why, _effect(local, done, job), note)
 
 
-def known_age(local: LocalDevice) -> tuple[str, int] | None:
-    """The date of the facts that are kept of this machine, and how many days ago that was."""
-    known, _ = known_of(local)
+def known_age(local: LocalDevice) -> tuple[str, int | None, str] | None:
+    """The date of the facts kept of this machine, its age in days, and what of them is damaged.
+
+    No age: the date cannot be read.
+    """
+    known, damage = known_of(local)
     if known is None:
-        return None
+        return ("", None, damage) if damage else None
     try:
-        on = date.fromisoformat(known.facts.measured_on)
+        days = (datetime.now(UTC).date() - date.fromisoformat(known.facts.measured_on)).days
     except ValueError:
-        return None
-    return known.facts.measured_on, (datetime.now(UTC).date() - on).days
+        return known.facts.measured_on, None, damage
+    return known.facts.measured_on, days, damage
 
 
 def too_doubtful(done: Measurement) -> list[str]:

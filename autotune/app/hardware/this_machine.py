@@ -168,13 +168,13 @@ def as_measured_here(offers: Sequence[Offer], assumed: list[Assumption]) -> tupl
     )
 
 
-def known_of(local: LocalDevice) -> tuple[Known | None, bool]:
-    """What is kept of this machine beside that device, and whether its file is damaged."""
+def known_of(local: LocalDevice) -> tuple[Known | None, str]:
+    """What is kept of this machine beside that device, and what of its file is damaged."""
     from autotune.probe.machine.kept import read, store_of
 
     path = store_of(local)
-    facts, damaged = read(path)
-    return (Known(facts, path) if facts and facts.facts else None), damaged
+    facts, damage = read(path)
+    return (Known(facts, path) if facts and facts.facts else None), damage
 
 
 def with_facts(offer: Offer, facts: MachineFacts) -> Offer:
@@ -207,11 +207,11 @@ def _taken(
     found = [] if rented else devices.matching(offer, here)
     if not found:
         return offer
-    known, damaged = known_of(found[0])
-    if damaged:
+    known, damage = known_of(found[0])
+    if damage:
         from autotune.probe.machine.kept import store_of
 
-        why = f"{store_of(found[0])} is damaged"
+        why = f"{store_of(found[0])} is damaged: {damage}"
         assumed.append(Assumption(f"{label}.measured", "left out", why))
     if known is None:
         return offer

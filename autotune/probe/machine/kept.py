@@ -2,7 +2,7 @@
 
 A machine is its device, its processor and the cores that a program may use, never a name or a
 serial number: what was measured on one node of many alike holds on the others, and nothing private
-is kept. A calm figure is not replaced by one that others disturbed.
+is kept. A calm figure is not replaced by one that others disturbed; a damaged one costs no other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.devices import local_host
-from autotune.catalog.files import machines_dir, merging, read_regular, set_aside, write_whole
+from autotune.catalog.files import (
+    machines_dir,
+    merging,
+    read_regular,
+    readable_entries,
+    set_aside,
+    write_whole,
+)
 from autotune.catalog.local import processor_name
 from autotune.domain.machine import FACT_NAMES, Fact, MachineFacts
 from autotune.probe.device import fingerprint
@@ -28,7 +35,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 1_000_000
-MOST_FACTS, MOST_CHARACTERS = 200, 300
+MOST_CHARACTERS = 300
+UNKNOWN_DAY = "an unknown day"
 
 
 def store_of(local: LocalDevice) -> Path:
@@ -41,23 +49,24 @@ def store_of(local: LocalDevice) -> Path:
     return machines_dir() / f"{plain[:40]}-{exact}.json"
 
 
-def remember(local: LocalDevice, found: MachineFacts) -> Path:
+def remember(local: LocalDevice, found: MachineFacts) -> tuple[Path, str]:
     """Keep facts in the place of earlier ones of the same. Raises OSError.
 
-    A damaged file is moved aside, never written over.
+    Where, and what became of a damaged file: it is moved aside, never written over, and the facts
+    of it that can be read are kept on.
     """
     path = store_of(local)
     with merging(path):
-        before, damaged = read(path)
-        if damaged:
-            set_aside(path)
+        before, damage = read(path)
+        known = before.facts if before else ()
+        note = set_aside(path, damage, len(known)) if damage else ""
         merged = MachineFacts(
-            merged_facts(before.facts if before else (), found.facts),
+            merged_facts(known, found.facts),
             found.measured_on, found.software, found.threads, found.folder,
         )  # fmt: skip
         content = {"schema_version": SCHEMA_VERSION, "device": local.name, **asdict(merged)}
         write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    return path
+    return path, note
 
 
 def merged_facts(before: Iterable[Fact], now: Iterable[Fact]) -> tuple[Fact, ...]:
@@ -70,22 +79,27 @@ def merged_facts(before: Iterable[Fact], now: Iterable[Fact]) -> tuple[Fact, ...
     return tuple(kept.values())
 
 
-def read(path: Path) -> tuple[MachineFacts | None, bool]:
-    """What a file holds, and whether it is damaged; (None, False) where there is none."""
+def read(path: Path) -> tuple[MachineFacts | None, str]:
+    """What a file holds, and what of it is damaged, in words; (None, "") where there is none."""
     try:
-        content = json.loads(read_regular(path, MAX_BYTES))
-        entries = content["facts"][:MOST_FACTS]
-        return MachineFacts(
-            tuple(fact_of(entry) for entry in entries),
-            str(content["measured_on"])[:10],
-            tuple((str(name), str(value)) for name, value in content["software"]),
-            int(content["threads"]),
-            str(content["folder"]),
-        ), False
+        entries = readable_entries(read_regular(path, MAX_BYTES), "facts", fact_of)
     except (FileNotFoundError, NotADirectoryError):
-        return None, False
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None, True
+        return None, ""
+    except (OSError, ValueError) as error:
+        return None, str(error)
+    facts = merged_facts((), entries.found)
+    try:
+        return MachineFacts(facts, *_circumstances(entries.about)), entries.damage
+    except (ValueError, KeyError, TypeError, OverflowError):
+        damage = entries.damage or "when and how it was measured cannot be read"
+        return MachineFacts(facts, UNKNOWN_DAY, (), 1, ""), damage
+
+
+def _circumstances(about: dict[str, Any]) -> tuple[str, tuple[tuple[str, str], ...], int, str]:
+    """When, with what, in how many threads and on whose disk. Raises for what is none."""
+    software = tuple((str(name), str(value)) for name, value in about["software"])
+    day = str(about["measured_on"])[:10]
+    return day, software, int(about["threads"]), str(about["folder"])
 
 
 def fact_of(entry: Any) -> Fact:  # noqa: ANN401 - parsed JSON
