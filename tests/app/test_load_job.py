@@ -281,3 +281,30 @@ def test_a_data_set_needs_a_tokenizer_and_max_length_defaults_to_its_longest_row
     assert job.dataset_path == str(tmp_path / "d.jsonl")
     both = {**data, "tokenizer": "bytes", "lengths": {"p50": 1, "p95": 2}}
     assert "state one of dataset and lengths" in problem(tmp_path, {**MINIMAL, "data": both})
+
+
+@pytest.mark.parametrize(
+    ("changed", "base"),
+    [
+        ({"hardware": ["t4"]}, "32bit"),
+        ({"hardware": ["t4", "v100-sxm2-16gb"]}, "32bit"),
+        ({"hardware": ["t4", "a100-40gb"]}, "16bit"),
+        ({"hardware": ["cpu"]}, "16bit"),
+        ({"hardware": ["a100-40gb"], "lock": {"precision": "fp16"}}, "32bit"),
+        ({"hardware": ["a100-40gb"], "lock": {"precision": "tf32"}}, "32bit"),
+        ({"hardware": ["a100-40gb"], "method": {"kind": "lora"}}, "16bit"),
+        ({"hardware": ["t4"], "method": {"kind": "lora"}}, "16bit"),
+        ({"method": {"kind": "lora"}, "lock": {"precision": "fp32"}}, "32bit"),
+        ({"hardware": ["t4"], "method": {"kind": "full", "base": "16bit"}}, "16bit"),
+    ],
+)  # fmt: skip
+def test_weights_are_fp32_where_nothing_narrower_trains(
+    tmp_path: Path, changed: dict[str, object], base: str
+) -> None:
+    """A base that nobody stated follows what the machines or the locked precision need."""
+    job = load(
+        tmp_path, {**MINIMAL, "hardware": ["a100-40gb"], "method": {"kind": "full"}, **changed}
+    )
+    assert job.method.base == base
+    stated = [each for each in job.assumed if each.key == "method.base"]
+    assert [each.value for each in stated] == ([] if "base" in str(changed) else [base])

@@ -28,7 +28,7 @@ from autotune.app.job.feasible_locks import (
     without_impossible,
 )
 from autotune.app.job.file import Document, checked, read_text
-from autotune.app.job.method import as_stated, check_variant, method_of, zero_of
+from autotune.app.job.method import as_stated, check_variant, fp32_needed, method_of, zero_of
 from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.app.job.trainer_file import command_document, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
@@ -283,7 +283,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         jobfile = jobfile.model_copy(update={"hardware": machines})
     model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
     zero = zero_of(jobfile.deepspeed, model)
-    method = method_of(jobfile.method, model, assumed, zero)
+    wide = "" if jobfile.method.base else fp32_needed(jobfile)
+    method = method_of(jobfile.method, model, assumed, zero, wide)
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)
     software = find_software(jobfile.software)

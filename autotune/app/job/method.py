@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import find_model
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.states import experts_fused, quantised, sizes
@@ -22,7 +23,7 @@ from autotune.domain.units import format_bytes
 if TYPE_CHECKING:
     from autotune.domain.job import Base, Job
     from autotune.domain.model import Model
-    from autotune.domain.typed.job import DeepSpeedSection, MethodSection
+    from autotune.domain.typed.job import DeepSpeedSection, JobFile, MethodSection
 
 BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
 # Formats that transformers unpacks to 16 bit when it loads them for training. Source: transformers
@@ -87,12 +88,16 @@ def method_of(
     model: Model,
     assumed: list[Assumption],
     zero: ZeroSettings | None = None,
+    wide: str = "",
 ) -> Method:
-    """How to train; for LoRA also which modules carry adapters."""
+    """How to train; for LoRA also which modules carry adapters.
+
+    `wide` says why nothing but fp32 weights can train, and is empty where others can.
+    """
     if "kind" not in section.model_fields_set:
         why = "not stated; how most models are fine-tuned"
         assumed.append(Assumption("method.kind", section.kind, why))
-    base = base_of(section, model, assumed)
+    base = base_of(section, model, assumed, wide)
     if section.kind == "full":
         if base == "16bit":
             narrow = zero is not None and zero.master_bytes < ZeroSettings().master_bytes
@@ -147,7 +152,30 @@ def unquantised_note(job: Job) -> tuple[str, ...]:
     return (Decisive(text),)
 
 
-def base_of(section: MethodSection, model: Model, assumed: list[Assumption]) -> Base:
+def fp32_needed(jobfile: JobFile) -> str:
+    """Why the job's weights must be fp32, where its base is not stated; empty if they need not.
+
+    Source: torch.amp's GradScaler steps fp32 parameters only (its unscale_ raises on fp16
+    gradients), which is why a Trainer's `fp16: true` keeps fp32 weights; a device without native
+    bf16 has nothing narrower that trains all weights.
+    """
+    method, precision = jobfile.method, jobfile.lock.get("precision")
+    if precision in {"fp32", "tf32"}:
+        return f"precision {precision} is locked and computes with fp32 weights"
+    if method.kind != "full":
+        return ""
+    step = "fp16's scaled gradients step fp32 weights"
+    if precision == "fp16":
+        return f"precision fp16 is locked, and {step}"
+    named = sorted({machine.gpu for machine in jobfile.hardware if machine.gpu != "cpu"})
+    if not named or any(find_device(gpu).peak_flop_per_s("bf16") for gpu in named):
+        return ""
+    return f"{' and '.join(named)} {'have' if named[1:] else 'has'} no native bf16, and {step}"
+
+
+def base_of(
+    section: MethodSection, model: Model, assumed: list[Assumption], wide: str = ""
+) -> Base:
     """The storage of the base. Raises InputError where the checkpoint cannot be trained on so."""
     stated: Base | None = section.base
     if stated is None and section.kind == "qlora":
@@ -162,6 +190,9 @@ def base_of(section: MethodSection, model: Model, assumed: list[Assumption]) -> 
     if stored and stored not in UNPACKED:
         msg = f"{model.name} stores its weights quantised by {stored}, which is not described here"
         raise InputError(msg, f"{plain}; method.base: nf4 quantises that")
+    if stated is None and wide:
+        assumed.append(Assumption("method.base", "32bit", f"not stated; {wide}"))
+        return "32bit"
     if stated is None:
         why = "not stated; weights in a 16-bit dtype"
         if stored:
