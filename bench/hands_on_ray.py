@@ -1,25 +1,24 @@
 """Workers of `bench.many_hands` as tasks of a Ray cluster of two nodes on this machine.
 
-What is killed by chance: a worker, a node with all that runs on it, or the driver's tie to the
-cluster, with which Ray ends every task of it. A lost node comes back as another one.
+The driver is a process of its own, with which Ray ends every task of it. A lost node comes back as
+another one; a driver that was attached to it goes with it.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import warnings
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.ray_cluster import RayExecutor
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
+
+    from autotune.app.workers.executor import Executor
 
 STARTS = 5  # of a node
 NODES, STORE_BYTES = 2, 80 * 2**20  # the smallest store of objects that Ray takes
@@ -41,79 +40,40 @@ def patiently(start: Callable[[], Any]) -> Any:  # noqa: ANN401 - Ray's own
     return None
 
 
-@dataclass
-class HandsOnRay:
-    """The workers of a search on a cluster, which are replaced when they are lost."""
+def executor(address: str) -> Executor:
+    """Who starts workers on that cluster; its driver is this process."""
+    warnings.simplefilter("ignore")
+    return RayExecutor(address)
 
-    command: list[str]
-    folder: Path
-    count: int
-    most_refused: int
-    failed: int = 0
-    started: int = 0
-    seen: set[str] = field(default_factory=set)
-    losses: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+class Nodes:
+    """A cluster of a head that runs nothing and nodes that can be lost."""
+
+    def __init__(self, workers: int) -> None:
+        """workers: for whom there is room on the nodes together."""
+        self.room = -(-workers // NODES)
+
+    def __enter__(self) -> Nodes:  # noqa: PYI034 - not subclassed
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
 
-        root = str(Path(__file__).parents[1])
-        os.environ["PYTHONPATH"] = root
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
         self.cluster: Any = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes = [self._node() for _ in range(NODES)]
-        self.executor = RayExecutor(self.cluster.address)
-        self.job = WorkerJob(tuple(self.command), self.folder, "cpu", 1, {"PYTHONPATH": root})
+        self.address = str(self.cluster.address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.shutdown()
 
     def _node(self) -> Any:  # noqa: ANN401 - Ray's own
-        room = -(-self.count // NODES)
         return patiently(lambda: self.cluster.add_node(
-            num_cpus=room, object_store_memory=STORE_BYTES, wait=False
+            num_cpus=self.room, object_store_memory=STORE_BYTES, wait=False
         ))  # fmt: skip
 
-    def fill(self) -> None:
-        """Start as many as are wanting. Raises RuntimeError where many ended with an error."""
-        states = self.executor.states()
-        for state in states:
-            if state.state == "ended" and state.name not in self.seen:
-                self.seen.add(state.name)
-                self.failed += (state.code or 0) > 0
-                if self.failed > self.most_refused:
-                    raise RuntimeError(state.why)
-        for _ in range(self.count - sum(state.state != "ended" for state in states)):
-            self.started += 1
-            self.executor.start(self.job, f"hand-{self.started}")
-
-    def kill_one(self, chance: random.Random) -> None:
-        """A worker, a node or the driver's tie."""
-        what = chance.choice(("worker", "node", "driver"))
-        self.losses.append(what)
-        if what == "node":
-            lost = self.nodes.pop(chance.randrange(len(self.nodes)))
-            self.cluster.remove_node(lost, allow_graceful=False)
-            self.nodes.append(self._node())
-        elif what == "driver":
-            import ray
-
-            ray.shutdown()
-            self.executor, self.seen = RayExecutor(self.cluster.address), set()
-        elif living := self._workers():
-            os.kill(chance.choice(living), signal.SIGKILL)
-
-    def _workers(self) -> list[int]:
-        """Numbers of the processes that measure: the guard of each has the same words."""
-        wanted = "\0".join(self.command).encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdecimal() and (entry / "cmdline").read_bytes().startswith(wanted):
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
-
-    def end(self) -> None:
-        """Nobody stays behind."""
-        self.executor.stop()
-        self.cluster.shutdown()
+    def lose(self, chance: random.Random) -> None:
+        """One with all that runs on it, as where its power goes; another takes its place."""
+        lost = self.nodes.pop(chance.randrange(len(self.nodes)))
+        self.cluster.remove_node(lost, allow_graceful=False)
+        self.nodes.append(self._node())

@@ -1,10 +1,12 @@
-"""Eight workers on one search while they and its database are killed: what is lost, and its pick.
+"""Eight workers on one search while they, who leads it and its database are killed: what is lost.
 
-    python -m bench.many_hands [--workers 8] [--trials 200] [--kills 10] [--on journal,...,ray]
+    python -m bench.many_hands [--workers 8] [--trials 200] [--kills 10] [--on journal --on ray]
 
-Workers measure by a formula, in processes of their own; the one that is killed is chosen by chance,
-as is the moment. A database is killed with SIGKILL and started again. On Ray (`hands_on_ray`) the
-journal is shared by workers on two nodes, which are lost too. Printed for each storage:
+Workers measure by a formula, in processes of their own; so does the driver, which leads the search
+and starts the workers. What is killed is chosen by chance, every kind of it about as often: a
+worker, the driver (SIGKILL at any instant; it is started again and resumes), the database (SIGKILL,
+and started again) or, on Ray (`hands_on_ray`), a node with all that runs on it; there the journal
+is shared by workers on two nodes. Printed for each storage:
 
 lost            trials that a worker had on its disk, or had told, and that the record has not
 twice           candidates that were measured to the end more than once
@@ -20,48 +22,51 @@ import json
 import math
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import load_job
+from autotune.app.workers.executor import WorkerJob
+from autotune.app.workers.local import LocalExecutor
 from autotune.cost.model import CostModel
-from autotune.search.measured.joining import Place, joining, leading, terms_of
+from autotune.search.measured.joining import Opened, Place, joining, leading, terms_of
 from autotune.search.measured.measurer import FunctionMeasurer, Scored
 from autotune.search.measured.shared import SharedSearch
 from autotune.search.measured.study import explore_measured
 from autotune.search.selection import TIE
 from autotune.search.study.owner import Owner
-from autotune.search.study.record import records_of_workers
+from autotune.search.study.record import TRIALS_FILE, TrialRecord, records_of_workers
+from autotune.search.study.storage import joined_study
+from autotune.search.study.turns import SharedStudy
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
+from bench import hands_on_ray, servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
+    from autotune.app.workers.executor import Executor
     from autotune.cost.bill import Bill
-    from autotune.search.measured.joining import Led
-    from bench.hands_on_ray import HandsOnRay
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "jobs" / "h100_38h.yaml"
-STORAGES = ("journal", "postgresql", "redis")
-RAY = "ray"
+JOURNAL, RAY = "journal", "ray"
+SERVERS = {"postgresql": servers.postgresql, "redis": servers.redis_server}
+STORAGES = (JOURNAL, *SERVERS, RAY)
 LOOK_S = 0.2  # between looks of whoever leads
 MEASURE_S = 0.05  # that a fake measurement takes
 LEASE_S = 20.0
-MOST_REFUSED = 20  # workers that ended with an error
+MOST_REFUSED = 20  # workers, or drivers, that ended with an error
 MOST_S = 900.0  # of one search: what takes longer is stuck
-NOBODY = 65534  # a user without rights, that a server runs as where we are root
+AWAY_S = 1.0  # at most, that a database is away, and that a kill waits for its instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Chaos:
     storage: str
     trials: int
     kills: int
+    drivers: int  # that were killed, of all that was
     lost: int
     twice: int
     dropped: int
@@ -120,218 +126,165 @@ def work(run_dir: Path, storage: str | None, trials: int, sampler: str) -> None:
         search.work(shared, log, measurer, trials)
 
 
-@contextmanager
-def postgresql(folder: Path) -> Iterator[tuple[str, Server]]:
-    """A PostgreSQL server of our own on a Unix socket, run by a user without rights."""
-    data, sockets = folder / "data", folder / "s"
-    for made in (folder, sockets):
-        made.mkdir(parents=True, exist_ok=True)
-        made.chmod(0o755)
-    if os.geteuid() == 0:
-        for made in (folder, sockets):
-            os.chown(made, NOBODY, NOBODY)
-    bins = _postgres_bins()
-    subprocess.run(
-        _as_user([f"{bins}/initdb", "-D", str(data), "-A", "trust", "-U", "autotune", "-N"]),
-        check=True, capture_output=True, cwd=folder,
-    )  # fmt: skip
-    command = [f"{bins}/postgres", "-D", str(data), "-k", str(sockets), "-c", "listen_addresses="]
-    server = Server(_as_user(command), folder, sockets / ".s.PGSQL.5432")
-    with server:
-        yield f"postgresql+psycopg://autotune@/postgres?host={sockets}", server
-
-
-@contextmanager
-def redis_server(folder: Path) -> Iterator[tuple[str, Server]]:
-    """A Redis server of our own on a Unix socket, that keeps every line it confirms."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "redis.sock"
-    command = [
-        "redis-server", "--port", "0", "--unixsocket", str(path), "--dir", str(folder),
-        "--appendonly", "yes", "--appendfsync", "always", "--save", "",
-    ]  # fmt: skip
-    with Server(command, folder, path) as server:
-        yield f"unix://{path}", server
-
-
-def _postgres_bins() -> str:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    path = str(found[-1]) if found else shutil.which("postgres")
-    if path is None:
-        msg = "PostgreSQL is not installed (Debian: postgresql)"
-        raise FileNotFoundError(msg)
-    return str(Path(path).parent)
-
-
-def _as_user(command: list[str]) -> list[str]:
-    """PostgreSQL refuses to be run by root."""
-    if os.geteuid() != 0:
-        return command
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command]
-
-
 def absent(storage: str) -> str:
     """What this machine lacks for a storage; empty where it has all."""
-    from importlib.util import find_spec
-
-    if storage == "journal":
+    if storage == JOURNAL:
         return ""
-    if storage == RAY:
-        from bench import hands_on_ray
-
-        return hands_on_ray.absent()
-    package = {"postgresql": "psycopg", "redis": "redis"}[storage]
-    if find_spec(package) is None:
-        return f"the package {package} is not installed"
-    if storage == "redis":
-        return "" if shutil.which("redis-server") else "redis-server is not installed"
-    try:
-        _postgres_bins()
-    except FileNotFoundError as error:
-        return str(error)
-    return ""
+    return hands_on_ray.absent() if storage == RAY else servers.absent(storage)
 
 
-class Server:
-    """A server that can be killed and started again."""
-
-    def __init__(self, command: list[str], folder: Path, socket: Path) -> None:
-        self.command, self.folder, self.socket = command, folder, socket
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Server:  # noqa: PYI034 - not subclassed
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Start it and wait until its socket takes a connection."""
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
-            )
-        deadline = time.monotonic() + 60.0
-        while not self._listens():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError((self.folder / "log").read_text(errors="replace")[-2000:])
-            time.sleep(0.05)
-
-    def _listens(self) -> bool:
-        with socket(AF_UNIX) as tried:
-            return tried.connect_ex(str(self.socket)) == 0
-
-    def kill(self) -> None:
-        """As a power cut would, with its own processes."""
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-        self.socket.unlink(missing_ok=True)
+def drive(asked: argparse.Namespace) -> None:
+    """Lead the search until it has its trials: start workers, replace the lost, keep the record."""
+    run_dir, url = asked.drive, asked.storage or None
+    words = worker_words(run_dir, url, asked.trials, asked.sampler)
+    job = WorkerJob(tuple(words), run_dir, "cpu", 1, {"PYTHONPATH": str(ROOT)})
+    search = search_of(bill_of(), asked.sampler)
+    place = Place(run_dir, url, "hands", "job", LEASE_S)
+    with leading(search, place, {"version": "bench"}, resume=asked.resume) as led:
+        crew = Crew(hands_on_ray.executor(asked.ray) if asked.ray else LocalExecutor(), job)
+        try:
+            over = False
+            while not over:
+                crew.fill(asked.workers)
+                led.gather()
+                led.shared.bury()
+                made = sum(record.kind == "trial" for record in led.log.records)
+                over = made >= asked.trials and not led.shared.pending()
+                time.sleep(LOOK_S)
+        finally:
+            crew.executor.stop()
+        led.gather()
 
 
 @dataclass
-class Hands:
-    """The workers of a search, which are replaced when they are killed."""
+class Crew:
+    """The workers that a driver has started, which are replaced when they are lost."""
 
-    command: list[str]
-    folder: Path
-    count: int
-    processes: list[subprocess.Popen[bytes]]
-    failed: int = 0
+    executor: Executor
+    job: WorkerJob
+    failed: set[str] = field(default_factory=set)
+    started: int = 0
 
-    def fill(self) -> None:
-        """Start as many as are wanting. Raises RuntimeError where several ended with an error.
+    def fill(self, count: int) -> None:
+        """Start as many as are wanting. Raises RuntimeError where many ended with an error.
 
         One that joins at the moment at which its server is killed is refused, and comes again.
         """
-        for process in [p for p in self.processes if p.poll() is not None]:
-            self.processes.remove(process)
-            self.failed += process.returncode > 0
-            if self.failed > MOST_REFUSED:
-                words = (self.folder / "hands.log").read_text(errors="replace")[-3000:]
-                raise RuntimeError(words)
-        while len(self.processes) < self.count:
-            with (self.folder / "hands.log").open("ab") as log:
-                self.processes.append(
-                    subprocess.Popen(self.command, stdout=log, stderr=log, cwd=ROOT)
-                )
+        states = self.executor.states()
+        self.failed |= {s.name for s in states if s.state == "ended" and (s.code or 0) > 0}
+        if len(self.failed) > MOST_REFUSED:
+            raise RuntimeError(next(s.why for s in reversed(states) if s.why))
+        for _ in range(count - sum(state.state != "ended" for state in states)):
+            self.started += 1
+            self.executor.start(self.job, f"{os.getpid()}-{self.started}")
 
-    def kill_one(self, chance: random.Random) -> None:
-        """SIGKILL for one of them."""
-        living = [p for p in self.processes if p.poll() is None]
-        if living:
-            found = chance.choice(living)
-            found.kill()
-            found.wait()
 
-    def end(self) -> None:
-        """Nobody stays behind."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
+def worker_words(run_dir: Path, url: str | None, trials: int, sampler: str) -> list[str]:
+    """The command of a worker."""
+    return [
+        sys.executable, "-m", "bench.many_hands", "--worker", str(run_dir), "--storage", url or "",
+        "--trials", str(trials), "--sampler", sampler,
+    ]  # fmt: skip
+
+
+@dataclass
+class Driver:
+    """The process that leads a search: started again, to resume, whenever it has ended badly."""
+
+    words: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    killed: int = 0
+    failed: int = 0
+
+    def is_over(self) -> bool:
+        """Whether the search has come to its end. Raises RuntimeError where it never will."""
+        code = None if self.process is None else self.process.poll()
+        if self.process is not None and code is None:
+            return False
+        if code == 0:
+            return True
+        self.failed += (code or 0) > 0
+        if self.failed > MOST_REFUSED:
+            raise RuntimeError(self.log.read_text(errors="replace")[-3000:])
+        again = [] if self.process is None else ["--resume"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen([*self.words, *again], stdout=log, stderr=log, cwd=ROOT)
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, whatever it is doing."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+            self.killed += 1
+
+
+def kill_worker(words: list[str], chance: random.Random) -> None:
+    """SIGKILL for one process that measures: the guard of each has other words before these."""
+    wanted = "\0".join(words).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "cmdline").read_bytes().startswith(wanted):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    if found:
+        os.kill(chance.choice(found), signal.SIGKILL)
 
 
 def chaos(
     storage: str, folder: Path, *, workers: int, trials: int, kills: int, seed: int = 0,
     sampler: str = "calibrated",
 ) -> Chaos:  # fmt: skip
-    """One search of several workers while they, and the database, are killed."""
+    """One search of several workers while they, their driver and what they share are killed."""
     chance = random.Random(seed)  # noqa: S311 - which of them is killed
-    bill, begun = bill_of(), time.monotonic()
-    run_dir = folder / "run"
+    begun, run_dir = time.monotonic(), folder / "run"
     with ExitStack() as stack:
-        url, server = _served(stack, storage, folder)
-        place = Place(run_dir, url, "hands", "job", LEASE_S)
-        search = search_of(bill, sampler)
-        led = stack.enter_context(leading(search, place, {"version": "bench"}, resume=False))
-        command = [
-            sys.executable, "-m", "bench.many_hands", "--worker", str(run_dir), "--storage",
-            url or "", "--trials", str(trials), "--sampler", sampler,
-        ]  # fmt: skip
-        hands = _hands(storage, command, folder, workers)
-        stack.callback(hands.end)
-        done, moments = 0, sorted(chance.uniform(0.05, 0.9) * trials for _ in range(kills))
-        over = False
-        while not over and time.monotonic() - begun < MOST_S:
-            hands.fill()
-            led.gather()
-            led.shared.bury()
-            made = sum(record.kind == "trial" for record in led.log.records)
-            while done < kills and made >= moments[done]:  # a busy machine passes several at once
-                done += 1
-                if server is not None and chance.random() < 1.0 / 3.0:
-                    server.kill()
-                    time.sleep(chance.uniform(0.0, 0.5))
-                    server.start()
-                else:
-                    hands.kill_one(chance)
-            over = made >= trials and not led.shared.pending()
+        url, more, victims = None, [], {}
+        if storage in SERVERS:
+            url, server = stack.enter_context(SERVERS[storage](folder / storage))
+            victims["server"] = lambda: server.lose(chance.uniform(0.0, AWAY_S))
+        elif storage == RAY:
+            nodes = stack.enter_context(hands_on_ray.Nodes(workers))
+            more = ["--ray", nodes.address]
+            victims["node"] = lambda: nodes.lose(chance)
+        words = worker_words(run_dir, url, trials, sampler)
+        driver = Driver([
+            *("--drive" if word == "--worker" else word for word in words),
+            "--workers", str(workers), *more,
+        ], folder / "driver.log")  # fmt: skip
+        stack.callback(driver.kill)
+        victims |= {"worker": lambda: kill_worker(words, chance), "driver": driver.kill}
+        plan = _plan(victims, kills, chance)
+        moments = sorted(chance.uniform(0.05, 0.9) * trials for _ in range(kills))
+        while not (over := driver.is_over()) and time.monotonic() - begun < MOST_S:
+            made = sum(record.kind == "trial" for record in recorded(run_dir))
+            while plan and made >= moments[-len(plan)]:  # a busy machine passes several at once
+                time.sleep(chance.uniform(0.0, AWAY_S))
+                victims[plan.pop(0)]()
             time.sleep(LOOK_S)
-        hands.count = 0
-        led.gather()
         return Chaos(
-            storage, kills=done, stuck=not over, wall_s=round(time.monotonic() - begun, 1),
-            **_judged(led, run_dir, trials, sampler),
+            storage, kills=kills - len(plan), drivers=driver.killed, stuck=not over,
+            wall_s=round(time.monotonic() - begun, 1), **_judged(run_dir, url, trials, sampler),
         )  # fmt: skip
 
 
-def _hands(storage: str, command: list[str], folder: Path, workers: int) -> Hands | HandsOnRay:
-    if storage == RAY:
-        from bench.hands_on_ray import HandsOnRay
+def _plan(victims: dict[str, Callable[[], None]], kills: int, chance: random.Random) -> list[str]:
+    """What is killed, in turn: every kind about as often as any other."""
+    kinds = sorted(victims)
+    plan = [kinds[number % len(kinds)] for number in range(kills)]
+    chance.shuffle(plan)
+    return plan
 
-        return HandsOnRay(command, folder, workers, MOST_REFUSED)
-    return Hands(command, folder, workers, [])
 
-
-def _served(
-    stack: ExitStack, storage: str, folder: Path
-) -> tuple[str | None, Server | None]:  # fmt: skip
-    if storage == "postgresql":
-        return stack.enter_context(postgresql(folder / "pg"))
-    if storage == "redis":
-        return stack.enter_context(redis_server(folder / "redis"))
-    return None, None
+def recorded(run_dir: Path) -> list[TrialRecord]:
+    """What the record has, whoever writes it now."""
+    path = run_dir / TRIALS_FILE
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    return [TrialRecord.of(json.loads(line)) for line in whole.splitlines()]
 
 
 @lru_cache
@@ -344,39 +297,52 @@ def alone(sampler: str, trials: int) -> float:
     return min(r.value for r in found.records if r.kind == "trial" and r.fits and r.value)
 
 
-def _judged(led: Led, run_dir: Path, trials: int, sampler: str) -> dict[str, Any]:
+def _judged(run_dir: Path, url: str | None, trials: int, sampler: str) -> dict[str, Any]:
     """What was lost or made twice, and whether the best of it is what one worker finds."""
-    records = [r for r in led.log.records if r.kind == "trial"]
-    numbers = {record.number for record in led.log.records}
-    told = {record.number for record in led.shared.records()} | set(records_of_workers(run_dir))
-    configs = [(record.offer, record.config) for record in records]
-    best = min(r.value for r in records if r.fits and r.value is not None)
+    records = recorded(run_dir)
+    tried = [record for record in records if record.kind == "trial"]
+    study = joined_study(run_dir=run_dir, storage=url, name="hands")
+    with closing(Opened(study)):
+        shared = SharedStudy(study)
+        told = {r.number for r in shared.records()} | set(records_of_workers(run_dir))
+        dropped = sum(bool(t.user_attrs.get("dropped")) for t in shared.trials())
+    configs = [(record.offer, record.config) for record in tried]
+    best = min(r.value for r in tried if r.fits and r.value is not None)
     one = alone(sampler, trials)
     return {
-        "trials": len(records), "lost": len(told - numbers),
-        "twice": len(configs) - len(set(configs)),
-        "dropped": sum(bool(t.user_attrs.get("dropped")) for t in led.shared.trials()),
+        "trials": len(tried), "lost": len(told - {record.number for record in records}),
+        "twice": len(configs) - len(set(configs)), "dropped": dropped,
         "same_pick": abs(math.log(best / one)) <= TIE,
     }  # fmt: skip
 
 
-def main() -> None:
-    """Run as a program."""
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--worker", type=Path)
-    parser.add_argument("--storage", default="")
-    parser.add_argument("--on", default=",".join((*STORAGES, RAY)))
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--ray", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--storage", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--on", choices=STORAGES, action="append", help="repeatable; all")
     parser.add_argument("--sampler", default="calibrated")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run as a program: exit code 1 where anything was lost, made twice or stuck."""
+    asked = _asked()
     if asked.worker is not None:
         work(asked.worker, asked.storage or None, asked.trials, asked.sampler)
         return
-    found: list[dict[str, Any]] = []
-    for storage in asked.on.split(","):
+    if asked.drive is not None:
+        drive(asked)
+        return
+    found: list[Chaos] = []
+    for storage in asked.on or STORAGES:
         why = absent(storage)
         if why:
             print(f"{storage}: not tried, {why}", file=sys.stderr)
@@ -387,11 +353,13 @@ def main() -> None:
                 storage, Path(name), workers=asked.workers, trials=asked.trials,
                 kills=asked.kills, sampler=asked.sampler,
             )  # fmt: skip
-        found.append(asdict(one))
+        found.append(one)
         if asked.format == "text":
-            print("  ".join(f"{key} {value}" for key, value in asdict(one).items()))
+            told = (f"{key} {value}" for key, value in asdict(one).items())
+            print("  ".join(told), flush=True)
     if asked.format == "json":
-        print(json.dumps(found, indent=1))
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    sys.exit(int(any(one.lost or one.twice or one.stuck or not one.same_pick for one in found)))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from autotune.search.study.backends import connect, shared_journal, with_driver
 from autotune.search.study.owner import OWNER, Owner, place
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.turns import BEAT, CHOSEN, PROBES, SharedStudy, TakenAwayError
-from bench.many_hands import absent, bill_of, postgresql, redis_server, scored, search_of
+from bench.many_hands import bill_of, scored, search_of
+from bench.servers import absent, postgresql, redis_server
 
 if TYPE_CHECKING:
     from pathlib import Path
