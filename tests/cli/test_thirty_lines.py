@@ -106,6 +106,18 @@ def test_what_does_not_fit_is_said_with_the_two_smallest_changes(typed: Typed) -
     assert shown.count("autotune estimate --model") == 2
 
 
+def test_an_estimated_longest_row_is_said_where_it_decides(typed: Typed, tmp_path: Path) -> None:
+    """Nothing fits at the upper end of what bytes say: what would settle it stays on the screen."""
+    row = '{"text": "%s"}\n' % ("word " * 40_000)
+    (tmp_path / "rows.jsonl").write_text(row * 20)
+    code, shown = typed(
+        "tune", "--model", "Qwen2.5-7B", "--data", "rows.jsonl", "--gpu", "rtx-4090"
+    )
+    assert code == 3
+    said = " ".join(held(shown).split())
+    assert "at most: estimated from bytes; data.tokenizer counts it" in said
+
+
 @pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.stem)
 def test_a_campaign_is_planned_on_one_screen(campaign: Path, typed: Typed) -> None:
     code, text = typed("plan", str(campaign), "--parallel", "4")

@@ -73,6 +73,8 @@ def length_origin(job: Job, config: Config) -> str:
         return f"no longest row is stated, so one may reach {limit}"
     else:
         counted = "the stated data.lengths.max"
+    if job.lengths.basis == "estimated":
+        counted += ", at most: estimated from bytes; data.tokenizer counts it"
     cut = job.lengths.truncated_rows
     return f"{counted}, cut to {limit}" if cut else counted
 

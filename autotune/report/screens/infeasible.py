@@ -64,8 +64,10 @@ def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) 
     if missing is None:
         return Section("", ())
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
-    if missing.resource not in ON_HOST and shows(tight, until=6):
-        blocks.append(Bullets((holders(missing), row_that_decides(missing))))
+    if missing.resource not in ON_HOST:
+        held = (holders(missing),) if shows(tight, until=5) else ()
+        row = (row_that_decides(missing),) if shows(tight, until=8) else ()
+        blocks += [Bullets(held + row)] if row else []
     return Section("What is short", tuple(blocks))
 
 
