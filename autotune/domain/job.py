@@ -203,6 +203,14 @@ class Batch:
     steps: int
 
 
+def held_out_of(stated: float, rows: int) -> int:
+    """[rows] of that many that evaluate and are not trained on; below 1 a share is stated.
+
+    Source: datasets 4 `train_test_split`: a share is rounded up, and the rest trains.
+    """
+    return math.ceil(stated * rows) if stated < 1.0 else int(stated)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """The contract: model, method, data, epochs, global batch, and what limits the answer."""
@@ -240,6 +248,7 @@ class Job:
     base_dir: str = "."  # folder that relative paths of the job file start from
     zero: ZeroSettings = ZeroSettings()  # read by runs under DeepSpeed alone
     objective: Objective = field(default="sft", metadata=LATER)  # as which it is priced
+    held_out: int = field(default=0, metadata=LATER)  # rows of the data that are not trained on
 
     @property
     def work(self) -> Work:

@@ -87,6 +87,7 @@ def request_for(
             "kind": method.kind, "base": method.base, "rank": method.rank, "alpha": method.alpha,
             "dropout": method.dropout, "targets": list(method.targets),
             **({} if method.variant == "none" else {"variant": method.variant}),
+            **({} if method.double_quant else {"double_quant": False}),
         },
         **knobs,
         "device": "cpu" if offer.device.is_cpu else "cuda",

@@ -64,7 +64,8 @@ def build(request: StepRequest) -> torch.nn.Module:
     model.train()
     checkpointing = request.activation_checkpointing == "full"
     if request.base in QUANTISED:
-        quantize_linears(model, request.base, DTYPES[request.precision])
+        compute, nested = DTYPES[request.precision], request.double_quant
+        quantize_linears(model, request.base, compute, nested=nested)
         _upcast(model, request.kbit_upcast)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -184,8 +185,10 @@ def _int8_product(flat: torch.Tensor, layer: Any) -> torch.Tensor:
 class QuantizedLinear(nn.Linear):
     """A frozen linear layer whose weight is stored as bitsandbytes stores it."""
 
-    def __init__(self, layer: nn.Module, kind: str, compute: torch.dtype) -> None:
-        """Take the shape of `layer`; kind is "nf4" (double quantisation) or "int8"."""
+    def __init__(
+        self, layer: nn.Module, kind: str, compute: torch.dtype, *, nested: bool = True
+    ) -> None:
+        """Take the shape of `layer`; kind is "nf4" (nested: double quantisation) or "int8"."""
         nn.Module.__init__(self)
         self.compute = compute
         if isinstance(layer, nn.Linear):
@@ -196,7 +199,8 @@ class QuantizedLinear(nn.Linear):
         count = self.in_features * self.out_features
         if kind == "nf4":
             blocks = -(-count // NF4_BLOCK)
-            stored, statistics = count // 2, blocks + 4 * -(-blocks // NF4_NESTED_BLOCK)
+            scales = blocks + 4 * -(-blocks // NF4_NESTED_BLOCK) if nested else 4 * blocks
+            stored, statistics = count // 2, scales
         else:
             stored, statistics = count, 4 * self.out_features
         empty = torch.empty((stored,), dtype=torch.uint8, device="meta")
@@ -244,7 +248,12 @@ def unpack_for_dora() -> None:
 
 
 def quantize_linears(
-    model: nn.Module, kind: str, compute: torch.dtype, skip: tuple[str, ...] = ("lm_head",)
+    model: nn.Module,
+    kind: str,
+    compute: torch.dtype,
+    skip: tuple[str, ...] = ("lm_head",),
+    *,
+    nested: bool = True,
 ) -> None:
     """Replace every linear layer but the head by its quantised stand-in.
 
@@ -258,7 +267,7 @@ def quantize_linears(
             full = f"{name}.{child_name}" if name else child_name
             linear = type(child) is nn.Linear or isinstance(child, Conv1D)
             if linear and not any(full.endswith(s) for s in skip):
-                setattr(module, child_name, QuantizedLinear(child, kind, compute))
+                setattr(module, child_name, QuantizedLinear(child, kind, compute, nested=nested))
 
 
 def loss_of(

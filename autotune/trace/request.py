@@ -52,6 +52,7 @@ class StepRequest:
     evaluation_cache: bool = False  # scoring fills a key-value cache as well
     generate_tokens: int = 0  # generated for each evaluation row
     remote: str = ""  # folder or hub id whose own code runs; "": only classes of transformers
+    double_quant: bool = True  # the scales of 4-bit blocks are quantised too
 
     def as_json(self) -> str:
         """Canonical JSON: equal for equal requests."""
@@ -82,6 +83,7 @@ def request_for(
         seq_len=seq_len,
         precision=config.precision,
         base=method.base,
+        double_quant=method.double_quant,
         attention="sdpa" if config.attention in FLASH else config.attention,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer,

@@ -288,7 +288,9 @@ def _contract(plan: Plan) -> dict[str, Any]:
         "precision": precise[plan.config.precision], "devices": plan.offer.count,
     }  # fmt: skip
     if plan.quantized:
-        values["quantize"] = _QUANTIZE[method.base]
+        values["quantize"] = _QUANTIZE[method.base].removesuffix(
+            "" if method.double_quant else "-dq"
+        )
     if method.is_lora:
         values |= {
             "lora_r": method.rank, "lora_alpha": plain(method.alpha),

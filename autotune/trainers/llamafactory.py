@@ -28,6 +28,7 @@ from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
     read_batch,
+    read_held_out,
     read_length_of_run,
     read_model,
     read_precision,
@@ -151,8 +152,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_shared(keys, parsed)
     read_words(keys, parsed, "activation_checkpointing", own=WORDS)
     keys.get("use_reentrant_gc")
-    if keys.values.get("val_size"):
-        keys.get("val_size")
+    read_held_out(keys, parsed, "val_size")
+    if keys.switch("do_eval"):  # once, after the training
         parsed.values.setdefault("evaluation", {})
     leave_rest(keys, parsed)
     return parsed
@@ -164,6 +165,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     rank, alpha = keys.whole("lora_rank", low=1), keys.number("lora_alpha")
     dropout, targets = keys.number("lora_dropout"), keys.words("lora_target")
     variant = read_variant(keys, parsed)
+    scales = keys.switch("double_quantization")  # true (hparams/model_args.py)
     if kind == "full":
         parsed.part("method", kind="full", base=base)
         return
@@ -177,6 +179,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank,
         alpha=alpha or 2.0 * rank, dropout=dropout or 0.0,
         targets=all_linear(targets or ["all"]), variant=variant,
+        double_quant=scales if base == "nf4" else None,
     )  # fmt: skip
 
 
@@ -273,6 +276,7 @@ def _contract(plan: Plan) -> dict[str, Any]:
         }  # fmt: skip
     if plan.quantized:
         values |= {"quantization_bit": 4 if method.base == "nf4" else 8}
+        values |= {} if method.double_quant else {"double_quantization": False}
     values |= length_of_run(plan, "num_train_epochs")
     if plan.config.precision == "fp32":
         values["tf32"] = False  # torch.compile would switch it on

@@ -83,6 +83,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     bits = keys.whole("quant_config.quantization_bit")
     keys.get("quant_config.name")
     base = {4: "nf4", 8: "int8"}.get(bits or 0)
+    scales = keys.switch("quant_config.double_quantization")  # true where nothing is stated
     if kind is None:
         parsed.part("method", kind="full", base=base)
         return
@@ -95,6 +96,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         rank=keys.whole("peft_config.r", low=1) or _RANK,
         alpha=keys.number("peft_config.lora_alpha") or _ALPHA,
         dropout=keys.number("peft_config.lora_dropout") or 0.0, targets=all_linear(targets),
+        double_quant=scales if base == "nf4" else None,
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from autotune.trainers.hf.read import (
     attention_of,
     keep_optimizer,
     read_batch,
+    read_held_out,
     read_length_of_run,
     read_precision,
     read_shared,
@@ -134,6 +135,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_attention(keys, parsed)
     _read_sharding(keys, parsed)
     read_shared(keys, parsed)
+    _read_evaluation(keys, parsed)
     read_words(keys, parsed, "packing")
     if (other := keys.word("optimizer")) is not None:  # muon, galore, lorap, ...
         keep_optimizer(parsed, "optimizer", other)
@@ -164,6 +166,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         if stated is None and kind != "full":
             parsed.note(f"method.{part}", f"{default:g}", f"{key} is not stated; its default")
     variant = read_variant(keys, parsed)
+    scales = keys.switch("bnb_4bit_use_double_quant")  # true (arguments/base_args/quant_args.py)
     if kind == "full":
         parsed.part("method", kind="full", base=base)
         return
@@ -177,6 +180,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     parsed.part(
         "method", kind="lora", base=base_of_adapter(base, parsed), variant=variant,
         targets=all_linear(targets or ["all-linear"]), **size,
+        double_quant=scales if base == "nf4" else None,
     )  # fmt: skip
 
 
@@ -197,11 +201,25 @@ def _read_data(keys: Keys, parsed: Parsed) -> None:
     found = [_COUNTED.fullmatch(str(name)) for name in _datasets(keys)]
     if found and all(found):
         rows = sum(int(each["rows"]) for each in found if each)
-        share = keys.number("split_dataset_ratio") or 0.0
-        rows -= int(rows * min(share, 1.0))
         if rows:
             parsed.part("data", rows=rows)
-            parsed.note("data.rows", rows, "as the data sets' #counts say, without what evaluates")
+            parsed.note("data.rows", rows, "as the data sets' #counts say")
+
+
+def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
+    """What is held out is evaluated whenever a checkpoint is saved, unless another time is stated.
+
+    Source: arguments/sft_args.py, `_init_eval_strategy`: without evaluations nothing is held out.
+    """
+    when = keys.at("eval_strategy") or keys.at("evaluation_strategy") or keys.at("save_strategy")
+    if when == "no":
+        return
+    read_held_out(keys, parsed, "split_dataset_ratio")
+    if "held_out" in parsed.values.get("data", {}) and "evaluation" not in parsed.values:
+        every = None if when == "epoch" else int(parsed.meaning["checkpoint_every_steps"])
+        parsed.part("evaluation", every_steps=every)
+        parsed.values.setdefault("evaluation", {})
+        parsed.evaluations_per_epoch = 1.0 if when == "epoch" else None
 
 
 def _datasets(keys: Keys) -> list[object]:

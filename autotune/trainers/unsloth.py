@@ -26,8 +26,10 @@ from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.read import (
     EPOCHS,
+    HELD_OUT,
     TRL_DEFAULTS,
     read_batch,
+    read_held_out,
     read_length_of_run,
     read_model,
     read_precision,
@@ -108,6 +110,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.knobs["activation_checkpointing"] = "full"
         why = "Unsloth recomputes with its own code; counted as plain checkpointing"
         parsed.keep("activation_checkpointing", "use_gradient_checkpointing", recompute, why)
+    read_held_out(keys, parsed, *HELD_OUT)
     read_shared(keys, parsed)
     packing = keys.switch("packing")
     parsed.knobs["packing"] = "on" if packing else "off"
@@ -264,6 +267,8 @@ def _notes(plan: Plan) -> list[str]:
         )
         if value != default
     ]  # fmt: skip
+    if plan.job.method.base == "nf4" and not plan.job.method.double_quant:
+        notes.append("Unsloth quantises the scales of 4-bit blocks too: expect less memory")
     if plan.job.software.kernels != "unsloth":
         notes.append("the plan was made without Unsloth's kernels: expect less time and memory")
     if plan.job.evaluation is not None:

@@ -32,7 +32,7 @@ def own(path: Path, **stated: object) -> Any:
 def test_saves_by_the_epoch_and_the_choice_among_them_are_the_users() -> None:
     job = own(AXOLOTL)
     found = best(job)
-    assert found.config.checkpoint_every_steps == job.today.checkpoint_every_steps == 6500
+    assert found.config.checkpoint_every_steps == job.today.checkpoint_every_steps == 6175
     assert found.config.save_total_limit == 4
 
 

@@ -58,14 +58,18 @@ def test_an_axolotl_file_is_a_job_with_its_own_config_as_today() -> None:
     assert (job.global_batch_size, job.method.rank) == (8, 32)
     assert job.today is not None
     assert (job.today.micro_batch_size, job.today.attention) == (2, "flash_attention_2")
-    assert job.today.checkpoint_every_steps == 125  # 1000 rows in batches of 8, once an epoch
-    saves = {"checkpoint_every_steps": 125, "save_total_limit": 4}  # by the epoch, all of them
+    assert (
+        job.today.checkpoint_every_steps == 119
+    )  # 950 of 1000 rows in batches of 8, once an epoch
+    saves = {"checkpoint_every_steps": 119, "save_total_limit": 4}  # by the epoch, all of them
     kept = {"attention": "flash_attention_2"}
     assert job.lock == {"optimizer": "adamw_bnb_8bit", **kept, **saves}
 
 
-def test_what_was_ignored_is_listed() -> None:
-    told = " ".join(f"{a.key} {a.value}" for a in load(OWN / "axolotl.yml").assumed)
+def test_what_was_ignored_is_listed(tmp_path: Path) -> None:
+    text = (OWN / "axolotl.yml").read_text(encoding="utf-8").replace("val_set_size", "own_key")
+    path = written(tmp_path, "axolotl.yml", text)
+    told = " ".join(f"{a.key} {a.value}" for a in load(path).assumed)
     assert "lr_scheduler" in told
     assert "learning_rate" in told
     assert "evaluation left out" in told

@@ -20,6 +20,7 @@ from autotune.domain.job import (
     Assumption,
     Evaluation,
     Limits,
+    held_out_of,
 )
 from autotune.domain.objective import PAIRED
 from autotune.domain.paths import stated_in
@@ -59,6 +60,7 @@ class Data:
     """How much there is to train on."""
 
     rows: int
+    held_out: int  # rows beside them that are not trained on
     max_length: int
     lengths: Lengths
     padding: Literal["longest", "max_length"]
@@ -74,7 +76,9 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
     known = published_rows(section, model, base_dir)
     count = None if known else _count(jobfile, model, base_dir, assumed)
     histogram = count.histogram if count else _stated_histogram(section, base_dir)
-    rows = _rows(jobfile, histogram, known, assumed)
+    every = _rows(jobfile, histogram, known, assumed)
+    held_out = _held_out(section, every, assumed) if every is not None else 0
+    rows = _unsized(jobfile, assumed) if every is None else every - held_out
     max_length = _max_length(section, histogram, known, model, assumed)
     padding = section.padding or "longest"
     if known:
@@ -97,7 +101,7 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
         why = f"not known; {BYTES_PER_TOKEN:g} bytes a token"
         _assume(assumed, "data.row_bytes", f"{row_bytes:.0f}", why)
     return Data(
-        rows, max_length, found, padding, bool(section.pretokenized),
+        rows, held_out, max_length, found, padding, bool(section.pretokenized),
         section.storage or "local", row_bytes,
         str(count.path) if count else None,
     )  # fmt: skip
@@ -130,8 +134,10 @@ def _count(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> 
     return count
 
 
-def _rows(jobfile: JobFile, histogram: Histogram | None, known: Published, assumed: Assumed) -> int:
-    """[rows] stated, counted, published, or what the stated steps read."""
+def _rows(
+    jobfile: JobFile, histogram: Histogram | None, known: Published, assumed: Assumed
+) -> int | None:
+    """[rows] of the data: stated, counted or published; None where nothing says."""
     stated = jobfile.data.rows
     if known and stated is None:
         return sum(each.rows for each in known)
@@ -140,13 +146,29 @@ def _rows(jobfile: JobFile, histogram: Histogram | None, known: Published, assum
             why = f"measured on the {histogram.rows} rows of {Path(histogram.source).name}"
             _assume(assumed, "data.lengths", f"of {stated} rows", why)
         return stated or histogram.rows
-    if stated is not None:
-        return stated
+    return stated
+
+
+def _unsized(jobfile: JobFile, assumed: Assumed) -> int:
+    """[rows] that the stated steps read, or an evaluation does."""
     if isinstance(jobfile.train, TrainSection):
         rows = (jobfile.train.steps or 1) * (jobfile.train.global_batch_size or GLOBAL_BATCH)
         _assume(assumed, "data.rows", rows, "not stated; as many as the steps read, each once")
         return rows
-    return jobfile.evaluation.rows if jobfile.evaluation else 1
+    return (jobfile.evaluation.rows if jobfile.evaluation else None) or 1
+
+
+def _held_out(section: DataSection, rows: int, assumed: Assumed) -> int:
+    """[rows] of the data that evaluate and are not trained on."""
+    found = held_out_of(section.held_out or 0.0, rows)
+    if not found:
+        return 0
+    if found >= rows:
+        msg = f"data.held_out takes {found:,} of {rows:,} rows, and none is left to train on"
+        raise InputError(msg, "state a share below 1, or fewer rows")
+    why = f"{found:,} of {rows:,} are held out for evaluation"
+    _assume(assumed, "data.rows", f"{rows - found:,}", why)
+    return found
 
 
 def _max_length(
@@ -258,9 +280,12 @@ def _default_batch(jobfile: JobFile, assumed: Assumed) -> int:
     return batch
 
 
-def evaluation_of(section: EvaluationSection | None, assumed: Assumed) -> Evaluation | None:
-    """Evaluations; None where the job has none."""
-    if section is None:
+def evaluation_of(
+    section: EvaluationSection | None, held_out: int, assumed: Assumed
+) -> Evaluation | None:
+    """Evaluations, of the rows that are held out unless others are stated; None without any."""
+    rows = held_out if section is None else section.rows or held_out
+    if section is None or not rows:
         return None
     if section.every_steps is None:
         _assume(assumed, "evaluation.every_steps", "once, at the end", "not stated")
@@ -268,7 +293,7 @@ def evaluation_of(section: EvaluationSection | None, assumed: Assumed) -> Evalua
         value = f"the micro-batch, at most {EVALUATION_ROWS}"
         _assume(assumed, "evaluation.batch_size", value, "not stated; never decides what fits")
     return Evaluation(
-        rows=section.rows,
+        rows=rows,
         every_steps=section.every_steps or 0,
         generate_tokens=section.generate_tokens or 0,
         batch_size=section.batch_size or 0,

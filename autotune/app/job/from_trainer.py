@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.file import Document, document_of, read_text
-from autotune.app.job.overrides import add_stated
+from autotune.app.job.overrides import add_stated, trained_rows
 from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
@@ -23,7 +23,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
-from autotune.domain.typed.values import shown, whole_or_zero
+from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_beside, add_deepspeed, is_deepspeed
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
@@ -309,8 +309,7 @@ def _place_saves(parsed: Parsed, values: dict[str, Any], overrides: Overrides, b
     often = parsed.saves_per_epoch
     if often is None:
         return
-    rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
-    count = whole_or_zero(rows, scaled=True)
+    count = trained_rows(values, overrides)
     if not count:
         parsed.note(
             "checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated"
@@ -336,9 +335,9 @@ def _name_base(parsed: Parsed, overrides: Overrides, name: str) -> None:
 
 
 def _complete_evaluation(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
-    """How many rows an evaluation reads is in no trainer's file; without them it is left out."""
-    found = values.get("evaluation")
-    if found is None or "rows" in found or "evaluation.rows" in overrides.set_values:
+    """An evaluation reads what the file holds out; without it, and without rows, it is left out."""
+    found, held_out = values.get("evaluation"), values.get("data", {}).get("held_out")
+    if found is None or "rows" in found or held_out or "evaluation.rows" in overrides.set_values:
         return
     del values["evaluation"]
     why = "the file evaluates, but not on how many rows: --set evaluation.rows=N counts it"
@@ -352,11 +351,8 @@ def _place_evaluations(
     often, found = parsed.evaluations_per_epoch, values.get("evaluation")
     if not often or found is None or "evaluation.every_steps" in overrides.set_values:
         return
-    rows = overrides.set_values.get("data.rows", values.get("data", {}).get("rows"))
-    count = whole_or_zero(rows, scaled=True)
-    if count:
-        every = max(1, int(math.ceil(count / batch) / often))
-        found["every_steps"] = every
+    if count := trained_rows(values, overrides):
+        found["every_steps"] = max(1, int(math.ceil(count / batch) / often))
 
 
 def _locked(parsed: Parsed, overrides: Overrides) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.job import held_out_of
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
 from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 SETTABLE = {
-    "method": ("kind", "rank", "alpha", "dropout", "targets", "base", "variant"),
+    "method": ("kind", "rank", "alpha", "dropout", "targets", "base", "variant", "double_quant"),
     "data": (
         "rows", "max_length", "padding", "pretokenized", "storage", "dataset", "tokenizer",
-        "column",
+        "column", "held_out",
     ),
     "data.lengths": ("p50", "p95", "max", "mean", "histogram"),
     "train": ("epochs", "steps", "global_batch_size"),
@@ -285,6 +286,13 @@ def _as_qlora(method: dict[str, Any]) -> None:
         msg = f"--method is qlora, but the file says {shown(stated)}"
         raise InputError(msg, "leave --method out, or change the file")
     method.update(kind="lora", base="nf4")
+
+
+def trained_rows(values: Mapping[str, Any], overrides: Overrides) -> int:
+    """Rows that are stated, without those that are held out; 0 where none are."""
+    data = values.get("data", {})
+    rows = whole_or_zero(overrides.set_values.get("data.rows", data.get("rows")), scaled=True)
+    return max(rows - held_out_of(data.get("held_out", 0.0), rows), 0)
 
 
 def flag_of(key: str) -> str:

@@ -19,6 +19,7 @@ from autotune.domain.typed.values import (
     MAX_EPOCHS,
     MAX_LENGTH,
     MAX_RANK,
+    MAX_ROWS,
     MAX_STEPS,
     TEXT,
     Batch,
@@ -139,6 +140,7 @@ class DataSection(Section):
     dataset: Text | None = None
     tokenizer: Text | None = None
     column: Text | None = None  # of the dataset, where trainers would not know it by its name
+    held_out: Annotated[float, real(0.0, MAX_ROWS)] | None = None  # of the rows; below 1 a share
 
     @model_validator(mode="after")
     def _agrees(self) -> DataSection:
@@ -179,9 +181,9 @@ class TrainSection(Section):
 
 
 class EvaluationSection(Section):
-    """Evaluations; without `every_steps` there is one, at the end."""
+    """Evaluations; without `every_steps` there is one, at the end. rows: else what is held out."""
 
-    rows: Rows
+    rows: Rows | None = None
     every_steps: Annotated[int, whole(0, MAX_STEPS, scaled=True)] | None = None
     generate_tokens: Annotated[int, whole(0, MAX_LENGTH)] | None = None
     batch_size: Batch | None = None
@@ -338,5 +340,9 @@ class JobFile(Section):
         histogram = self.data.lengths and self.data.lengths.histogram
         if self.train != "none" and not histogram and all(value is None for value in sized):
             msg = "data.rows is missing: how many rows there are, or dataset: FILE"
+            raise wrong(msg)
+        held_out = None if self.train == "none" else self.data.held_out
+        if self.evaluation is not None and self.evaluation.rows is None and held_out is None:
+            msg = "evaluation.rows is missing: how many rows an evaluation reads"
             raise wrong(msg)
         return self

@@ -43,7 +43,8 @@ def build(request: dict[str, Any], device: torch.device) -> Any:  # noqa: ANN401
         compute = DTYPES[request["precision"]]
         # FSDP shards only what has one dtype, so 4-bit weights are stored as the compute dtype
         storage = compute if request["sharding"] == "fsdp" else torch.uint8
-        _quantize(model, request["method"]["base"], (compute, storage), device)
+        nested = request["method"].get("double_quant", True)
+        _quantize(model, request["method"]["base"], (compute, storage), device, nested=nested)
     if request["method"]["kind"] == "lora":
         model = _with_adapters(model, request)
     return model
@@ -82,10 +83,12 @@ def _quantize(
     base: str,
     dtypes: tuple[torch.dtype, torch.dtype],
     device: torch.device,
+    *,
+    nested: bool,
 ) -> None:
     """Replace the layers' projections by bitsandbytes' own, quantised from random weights.
 
-    dtypes: of computing, and of the tensors that hold 4-bit weights.
+    dtypes: of computing, and of the tensors that hold 4-bit weights. nested: their scales too.
     """
     import bitsandbytes as bnb  # type: ignore[import-not-found,unused-ignore]  # when asked for
 
@@ -105,7 +108,11 @@ def _quantize(
                 quant_storage=storage,
             )
             new.weight = bnb.nn.Params4bit(
-                weight.cpu(), requires_grad=False, quant_type="nf4", quant_storage=storage
+                weight.cpu(),
+                requires_grad=False,
+                quant_type="nf4",
+                quant_storage=storage,
+                compress_statistics=nested,
             )
         else:
             new = bnb.nn.Linear8bitLt(*shape, bias=bias is not None, has_fp16_weights=False)

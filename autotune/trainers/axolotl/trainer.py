@@ -31,6 +31,7 @@ from autotune.trainers.hf.read import (
     read_checkpointing,
     read_compile,
     read_evaluation,
+    read_held_out,
     read_length_of_run,
     read_loading,
     read_offload,
@@ -130,6 +131,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     alpha, dropout = keys.number("lora_alpha"), keys.number("lora_dropout")
     targets, linear = keys.words("lora_target_modules"), keys.switch("lora_target_linear")
     variant = read_variant(keys, parsed, "peft_")
+    scales = keys.switch("bnb_config_kwargs.bnb_4bit_use_double_quant")  # true (loaders/model.py)
     if adapter is None:
         parsed.part("method", kind="full", base=base)
         return
@@ -144,7 +146,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     parsed.part(
         "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank or _RANK,
         alpha=alpha or _ALPHA, dropout=dropout, targets=["all-linear"] if linear else targets,
-        variant=variant,
+        variant=variant, double_quant=scales if base == "nf4" else None,
     )  # fmt: skip
 
 
@@ -224,10 +226,12 @@ def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
 
 
 def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
-    often, share = keys.number("evals_per_epoch"), keys.number("val_set_size")
+    """Without a schedule it holds rows out and never evaluates (core/builders/base.py)."""
+    often = keys.number("evals_per_epoch")
+    read_held_out(keys, parsed, "val_set_size")
     read_evaluation(keys, parsed)
     batch = keys.whole("eval_batch_size", low=1)
-    if share or "evaluation" in parsed.values:
+    if often or "evaluation" in parsed.values:
         parsed.values.setdefault("evaluation", {})
         parsed.part("evaluation", batch_size=batch)
     parsed.evaluations_per_epoch = often or parsed.evaluations_per_epoch
@@ -357,6 +361,8 @@ def _contract(plan: Plan) -> dict[str, Any]:
             "lora_dropout": method.dropout, "lora_target_modules": list(method.targets),
             **variant_keys(method, "peft_"),
         }  # fmt: skip
+        if method.base == "nf4" and not method.double_quant:
+            values["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
     values |= length_of_run(plan, "num_epochs")
     if plan.config.precision == "fp32":
         values["tf32"] = False  # torch.compile would switch it on

@@ -51,18 +51,20 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     if mode == "qlora" and base != "int8":
         base = "nf4"
     variant = read_variant(keys, parsed)
+    scales = _read_scales(keys, base, parsed)
     stated = {"rank": rank, "alpha": alpha, "dropout": dropout}
     if peft or (peft is None and (rank is not None or targets)):
         if parsed.trainer == "trl":
             fill_adapter(parsed, stated)
         parsed.peft_targets = targets is None
         parsed.part(
-            "method", kind="lora", base=base, **stated, targets=all_linear(targets), variant=variant
-        )
+            "method", kind="lora", base=base, **stated, targets=all_linear(targets),
+            variant=variant, double_quant=scales,
+        )  # fmt: skip
     elif peft is False:
         parsed.part("method", kind="full", base=base)
     else:
-        parsed.part("method", base=base)
+        parsed.part("method", base=base, double_quant=scales)
 
 
 def base_of_adapter(stated: str | None, parsed: Parsed) -> str | None:
@@ -81,6 +83,30 @@ def fill_adapter(parsed: Parsed, stated: dict[str, Any]) -> None:
             stated[part] = schema.default(key)
             why = f"{key} is not in the file; the default of {schema.newest}"
             parsed.note(f"method.{part}", f"{stated[part]:g}", why)
+
+
+NESTED = (
+    "use_bnb_nested_quant", "bnb_4bit_use_double_quant", "use_nested_quant", "double_quant",
+    "model_init_kwargs.bnb_4bit_use_double_quant",
+)  # fmt: skip
+
+
+def _read_scales(keys: Keys, base: str | None, parsed: Parsed) -> bool | None:
+    """Whether the scales of 4-bit blocks are quantised too; None where nothing says.
+
+    Where the arguments alone load the base it is bitsandbytes' own default, false. Programs with
+    flags of their own for 4 bits quantise them.
+    Source: transformers 5.23 BitsAndBytesConfig, trl 1.16 ModelConfig, peft examples/sft; qlora.py,
+    FastChat's train_lora.py, Firefly's train.py.
+    """
+    stated = keys.switch(*NESTED)
+    by_arguments = ("load_in_4bit", "model_init_kwargs.load_in_4bit", "use_4bit_quantization")
+    if base != "nf4" or stated is not None or keys.spelled(*by_arguments) is None:
+        return stated if base == "nf4" else None
+    key = NESTED[0 if parsed.trainer == "trl" else 1]
+    why = f"{key} is not in the file; false is the default: 0.4 bits more a weight"
+    parsed.note("method.double_quant", "false", why)
+    return False
 
 
 def all_linear(targets: list[str] | None) -> list[str] | None:

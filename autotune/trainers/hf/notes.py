@@ -47,6 +47,8 @@ def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> l
         notes.append(f"rows were counted with {plan.tokenizer}: {trainer} takes the model's own")
     if job.padding == "max_length" and not pads:
         notes.append(f"{trainer} pads to the longest row of a batch, not to {job.max_length}")
+    if job.held_out:
+        notes.append(f"{job.held_out} rows of the data are held out: the file trains on all of it")
     if job.evaluation is not None and not evaluates:
         when = f"every {job.evaluation.every_steps} steps" if job.evaluation.every_steps else "once"
         notes.append(f"evaluation ({when}, {job.evaluation.rows} rows) is not in the file: add it")
@@ -59,6 +61,8 @@ def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> l
 
 def _run_notes(plan: Plan) -> list[str]:
     job, notes = plan.job, []
+    if job.held_out:
+        notes.append(f"{job.held_out} rows were held out: DATA is to be the other {job.rows}")
     if not job.dataset_path:
         notes.append("the job names no data file: set DATA when you start run.sh")
     if plan.from_scratch:

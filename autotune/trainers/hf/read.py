@@ -67,6 +67,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     keys.get("fsdp_config")
     keys.get("deepspeed")
     _read_own_flags(keys, parsed)
+    read_held_out(keys, parsed, *HELD_OUT)
     read_shared(keys, parsed)
     read_words(keys, parsed, "packing")
     leave_rest(keys, parsed)
@@ -304,8 +305,20 @@ def read_offload(keys: Keys, parsed: Parsed) -> None:
         parsed.knobs["offload"] = "all"
 
 
+# What programs call the rows that they take from the training for evaluation. Source: trl 1.16
+# scripts/utils.py, datasets `train_test_split`, alpaca-lora's finetune.py.
+HELD_OUT = ("test_split_size", "test_size", "val_set_size", "val_size")
+
+
+def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:
+    """Rows of the data that evaluate and are not trained on: a share below 1, or how many."""
+    stated = keys.number(*names)
+    if stated and stated != 1.0:
+        parsed.part("data", held_out=stated)
+
+
 def read_evaluation(keys: Keys, parsed: Parsed) -> None:
-    """Evaluations; how many rows they read is in no trainer's arguments."""
+    """Evaluations, of rows that are held out; of others the arguments do not say how many."""
     strategy = keys.word("eval_strategy", "evaluation_strategy")
     every = keys.number("eval_steps")
     batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 _MARK = "# @SETTINGS@\n"
 _PARTS = ("MODEL", "TOKENIZER", "LOADING", "ROWS", "TIMES")
 _WIDTH = 88
+_PLAIN_SCALES = (
+    "bnb_4bit_use_double_quant=True,  # 4.13 bits", "bnb_4bit_use_double_quant=False,  # 4.5 bits",
+)  # fmt: skip
 
 
 def train_py(plan: Plan, template: str) -> str:
     """The script of one trainer with this plan's settings in it."""
-    return _script(template, _settings(plan))
+    text = _script(template, _settings(plan))
+    return text if plan.job.method.double_quant else text.replace(*_PLAIN_SCALES)
 
 
 def prepare_py(plan: Plan, *, mask_prompt: bool) -> str:

@@ -40,6 +40,7 @@ _PAIRED_KEYS = {"max_length", "max_prompt_length", "beta", "loss_type"}  # of th
 _LENGTHS = {"max_length", "max_seq_length", "model_max_length"}
 _CALLS = {
     *ARGUMENTS, *_TRAINERS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model",
+    "train_test_split",
 }  # fmt: skip
 _MODELS = ("AutoModel", "FastLanguageModel", "FastModel", "FastVisionModel")
 _MODEL_KEYS = {
@@ -52,7 +53,12 @@ _RENAMED = {
     "model_name": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path",
     "torch_dtype": "dtype",
 }  # fmt: skip
-_BNB_KEYS = {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type"}
+_OWN_KEYS = {
+    "BitsAndBytesConfig": {
+        "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
+    },
+    "train_test_split": {"test_size"},
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -262,7 +268,7 @@ def _key(call: _Call, name: str | None) -> str | None:
         return name if name == "use_gradient_checkpointing" else _LORA.get(name)
     if name in _RENAMED:
         return _RENAMED[name]
-    kept = _BNB_KEYS if call.name == "BitsAndBytesConfig" else _MODEL_KEYS
+    kept = _OWN_KEYS.get(call.name, _MODEL_KEYS)
     if call.name in _TRAINERS:
         kept = _PAIRED_KEYS if call.name in _PAIRED else _TRAINER_KEYS
     return name if name in kept else None
