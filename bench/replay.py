@@ -214,13 +214,25 @@ def calibrated_order(points: Sequence[Point]) -> list[int]:
     return tried
 
 
-def figures(curves: Sequence[Sequence[float]]) -> Figures:
-    """Means over sweeps; a sweep where nothing has run yet counts as its worst recorded regret."""
+def worst_of(points: Sequence[Point]) -> float:
+    """The regret of the slowest configuration that ran."""
+    paces = [p.pace_s for p in points if p.pace_s is not None]
+    return max(paces) / min(paces) - 1.0
+
+
+def figures(curves: Sequence[Sequence[float]], worst: Sequence[float] = ()) -> Figures:
+    """Means over sweeps.
+
+    worst: of each sweep, the regret that counts where a method has met nothing that runs yet. It
+    is the same for all methods; none is needed where everything ran.
+    """
     found: Figures = {"sweeps": len(curves)}
+    counted = worst or [0.0] * len(curves)
     for after in AFTER:
-        values = [_at(curve, after) for curve in curves]
+        values = [_at(curve, after, most) for curve, most in zip(curves, counted, strict=True)]
         found[f"regret_{after}"] = round(float(np.mean(values)), 5)
-    found["regret_3_p90"] = round(float(np.percentile([_at(c, AFTER[-1]) for c in curves], 90)), 5)
+        if after == AFTER[-1]:
+            found[f"regret_{after}_p90"] = round(float(np.percentile(values, 90)), 5)
     for name, within in (("probes_to_3pct", 0.03), ("probes_to_1pct", 0.01)):
         first = [next((k for k, r in enumerate(c, 1) if r <= within), math.inf) for c in curves]
         median = float(np.median(first))
@@ -228,15 +240,16 @@ def figures(curves: Sequence[Sequence[float]]) -> Figures:
     return found
 
 
-def _at(curve: Sequence[float], after: int) -> float:
+def _at(curve: Sequence[float], after: int, worst: float) -> float:
     value = curve[min(after, len(curve)) - 1]
-    return value if np.isfinite(value) else max((r for r in curve if np.isfinite(r)), default=0.0)
+    return value if np.isfinite(value) else worst
 
 
 def measure(found: Sequence[list[Point]]) -> dict[str, Figures]:
     """Every method on every sweep."""
     rng = np.random.default_rng(0)
     random, model, topk, calibrated = [], [], [], []
+    worst = [worst_of(points) for points in found]
     for points in found:
         orders = [rng.permutation(len(points)).tolist() for _ in range(ORDERS)]
         random += [in_order(points, order) for order in orders]
@@ -244,9 +257,11 @@ def measure(found: Sequence[list[Point]]) -> dict[str, Figures]:
         model.append(in_order(points, list(priced.order())))
         topk.append(in_order(points, list(distinct(priced))))
         calibrated.append(in_order(points, calibrated_order(points)))
-    by_chance = {**figures(random), "sweeps": len(found)}
-    by_model = {"model": figures(model), "topk": figures(topk)}
-    return {"random": by_chance, **by_model, "calibrated": figures(calibrated)}
+    by_chance = figures(random, [most for most in worst for _ in range(ORDERS)])
+    return {
+        "random": {**by_chance, "sweeps": len(found)}, "model": figures(model, worst),
+        "topk": figures(topk, worst), "calibrated": figures(calibrated, worst),
+    }  # fmt: skip
 
 
 def answer(*, quick: bool) -> dict[str, dict[str, Figures]]:

@@ -261,6 +261,17 @@ def test_a_recorded_sweep_is_probed_once_a_point_and_regret_is_against_its_best(
     assert in_order(points, [3, 0, 2]) == [INF, 1.0, 0.0]
 
 
+def test_where_nothing_ran_yet_every_method_has_the_worst_that_was_recorded(build: Any) -> None:
+    offer = build.offer("h100", 1, 2.5)
+    points = [
+        Point(offer, Config(m, 8 // m, 1, "bf16"), pace, guess, 1e9, 9e9)
+        for m, pace, guess in ((1, 3.0, 2.0), (2, 1.0, 1.5), (4, None, 1.0))
+    ]
+    by_model = measure([points])["model"]
+    assert by_model["regret_1"] == 2.0, "its first ran out of memory: not the best of what came"
+    assert by_model["regret_2"] == 0.0
+
+
 def test_a_replay_holds_the_search_against_the_models_distinct_best(build: Any) -> None:
     offer = build.offer("h100", 1, 2.5)
     points = [
