@@ -26,6 +26,7 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.job.overrides import Overrides
+    from autotune.app.runs.folder import RecordedRun
     from autotune.domain.job import Job
 
 
@@ -205,7 +206,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the job is read: a file, a launch command, or the one-line form."""
+    """Where the job is read: a file, a run folder, a launch command, or the one-line form."""
 
     job: Annotated[
         Path | None,
@@ -245,7 +246,12 @@ class Source:
         Raises InputError for several sources, or for none.
         """
         from autotune.app.dataset import counting_told_to
-        from autotune.app.job.load import jobs_of_command, jobs_of_line, load_jobs
+        from autotune.app.job.load import (
+            jobs_of_command,
+            jobs_of_line,
+            jobs_of_spec,
+            load_jobs,
+        )
 
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
@@ -256,9 +262,20 @@ class Source:
         with counting_told_to(told):
             if self.from_args is not None:
                 return jobs_of_command(self.from_args, overrides, variant=self.variant)
+            recorded = self.recorded_job()
+            if recorded is not None:
+                return jobs_of_spec(recorded.spec, recorded.base_dir, overrides, str(self.job))
             if self.job is not None:
                 return load_jobs(self.job, overrides, variant=self.variant, every=every)
             return jobs_of_line(overrides)
+
+    def recorded_job(self) -> RecordedRun | None:
+        """The record of the run folder that is named in the place of a job; None for a file."""
+        if self.job is None or not self.job.is_dir():
+            return None
+        from autotune.app.runs.folder import is_run, load_record
+
+        return load_record(self.job) if is_run(self.job) else None
 
     def only(self, overrides: Overrides, *, quiet: bool) -> Job:
         """The one job that is asked about. Raises InputError for several."""

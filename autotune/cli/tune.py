@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from autotune.app.job.load import NamedJob
     from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.runs.folder import RecordedRun
     from autotune.app.tune.tune import Options
     from autotune.domain.answer.recommendation import Asked, Recommendation
     from autotune.report.schema import RecommendationPayload
@@ -153,6 +154,11 @@ def tune(
     autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
     """
     overrides = overrides_of(line, changes, limits, source.beside)
+    recorded = _gone_on(source, run) if resume else None
+    if recorded is not None:
+        run, space, probe_on = source.job, space or recorded.space, probe_on or recorded.probed_on
+        score = Score.probe if recorded.probed else score
+        minimize = Goal(recorded.objective)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
         several = source.jobs(overrides, progress)
@@ -196,6 +202,17 @@ def tune(
     print_recommendation(payload, output)
     _change_user_file(recommendation, options, output, in_place=in_place)
     raise typer.Exit(exit_code(payload))
+
+
+def _gone_on(source: Source, run: Path | None) -> RecordedRun | None:
+    """What the run folder asked that is named in the place of a job. Raises InputError."""
+    folder, recorded = source.job, source.recorded_job()
+    if recorded is None or folder is None:
+        return None
+    if run is not None and run.resolve() != folder.resolve():
+        msg = f"--resume goes on with {folder}, and --run names {run}"
+        raise InputError(msg, "leave --run out; without --resume the job of that run is tuned anew")
+    return recorded
 
 
 def _change_user_file(

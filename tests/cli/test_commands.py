@@ -174,6 +174,23 @@ def test_options_reach_the_loader_and_the_search(
     assert (calls["fidelity"], calls["score"]) == ("formula", "model")
 
 
+def test_what_a_run_asked_is_asked_again_where_its_folder_is_resumed(
+    answer_with: Install, recommendation: Recommendation, tmp_path: Path
+) -> None:
+    calls = answer_with(recommendation)
+    record = {
+        "schema_version": 1,
+        "spec": {},
+        "base_dir": ".",
+        "question": ["s", "time", "probe", "cpu"],
+    }
+    (tmp_path / "job.json").write_text(json.dumps(record))
+    assert run(["tune", str(tmp_path), "--resume", "--workers", "2"]) == 0
+    assert (calls["resume"], calls["run_dir"]) == (True, tmp_path)
+    assert (calls["space"], calls["objective"], calls["score"]) == ("s", "time", "probe")
+    assert (calls["probing"]["on"], calls["probing"]["workers"]) == ("cpu", 2)
+
+
 def test_the_one_line_form_needs_no_file(
     answer_with: Install, recommendation: Recommendation
 ) -> None:

@@ -73,6 +73,30 @@ def test_a_path_through_a_link_means_what_the_file_system_means(
         whole("a\0b")
 
 
+def test_a_run_folder_stands_for_its_job_and_with_resume_for_the_run_itself(
+    typed: Typed, here: Path
+) -> None:
+    made = ("--fidelity", "formula", "--trials", "5", "--quiet")
+    asked = ("--set", "train.epochs=3", "--minimize", "time")
+    assert typed("tune", "jobs/tiny_cpu.yaml", *asked, "--run", "out/one", *made).returncode == 0
+    (here / "out" / "one" / "recommendation.json").unlink()
+    shutil.move(here / "jobs" / "tiny_cpu.yaml", here / "moved.yaml")
+    done = typed("tune", "--resume", "out/one", *made)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads((here / "out" / "one" / "recommendation.json").read_text())
+    assert answer["job"]["epochs"] == 3
+    assert answer["search"]["objective"] == "time"
+    trials = (here / "out" / "one" / "trials.jsonl").read_text().splitlines()
+    assert f"{len(trials)} finished trials were taken over" in " ".join(answer["warnings"])
+    assert [path.name for path in (here / "out").iterdir()] == ["one"]
+    anew = typed("tune", "out/one", "--run", "out/two", *made)
+    assert anew.returncode == 0, anew.stderr
+    assert typed("estimate", "out/one", "--format", "json").returncode == 0
+    wrong = typed("tune", "out/one", "--resume", "--run", "out/two", *made)
+    assert wrong.returncode == 2
+    assert "--resume goes on with out/one, and --run names out/two" in wrong.stderr
+
+
 def test_one_model_is_one_model_however_its_path_was_typed(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

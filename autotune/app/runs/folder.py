@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autotune.domain.job import Job
+    from autotune.search.selection import Objective
 
 JOB_FILE = "job.json"
 ANSWER_FILE = "recommendation.json"
@@ -149,6 +150,26 @@ class RecordedRun:
     base_dir: Path
     question: tuple[str, ...]
     age_days: int
+
+    @property
+    def space(self) -> str | None:
+        """Of the search, where it was stated."""
+        return (self.question[0] if self.question else "") or None
+
+    @property
+    def objective(self) -> Objective:
+        """What was minimised."""
+        return "time" if self.question[1:2] == ("time",) else "cost"
+
+    @property
+    def probed(self) -> bool:
+        """Whether its candidates were scored by probes."""
+        return self.question[2:3] == ("probe",)
+
+    @property
+    def probed_on(self) -> str | None:
+        """The device that probes were to run on, where it was stated."""
+        return (self.question[3] if len(self.question) > 3 else "") or None  # noqa: PLR2004 - asked_of
 
 
 def load_run_job(run_dir: Path) -> Job:
