@@ -178,12 +178,12 @@ def test_what_a_run_asked_is_asked_again_where_its_folder_is_resumed(
     answer_with: Install, recommendation: Recommendation, tmp_path: Path
 ) -> None:
     calls = answer_with(recommendation)
-    record = {
-        "schema_version": 1,
-        "spec": {},
-        "base_dir": ".",
-        "question": ["s", "time", "probe", "cpu"],
-    }
+    spec = {
+        "model": "Qwen/Qwen2.5-7B", "method": {"kind": "lora"}, "hardware": "cpu",
+        "data": {"rows": 100, "max_length": 128},
+    }  # fmt: skip
+    question = ["s", "time", "probe", "cpu"]
+    record = {"schema_version": 1, "spec": spec, "base_dir": ".", "question": question}
     (tmp_path / "job.json").write_text(json.dumps(record))
     assert run(["tune", str(tmp_path), "--resume", "--workers", "2"]) == 0
     assert (calls["resume"], calls["run_dir"]) == (True, tmp_path)
