@@ -39,7 +39,7 @@ demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h
 	@$(MAKE) --no-print-directory --silent where
 
 test: $(STAMP)/tests  ## set up and run all the tests, on every core up to four; WORKERS=0: in one process
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	@$(MAKE) --no-print-directory --silent where
 
 install: $(STAMP)/product  ## put `autotune` into BINDIR (~/.local/bin), so that every shell finds it

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not: builders lives here
+from parts import SERVICES, Parts
 
 # The same examples each time, so that a change is judged and not the draw; new ones are drawn with
 # `pytest --hypothesis-profile=default`. How long one takes is the machine's affair.
@@ -36,15 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HF_HUB_CACHE"] = str(Path(tempfile.gettempdir()) / f"no-hub-cache-{os.getpid()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Parts(), "parts")
     if hasattr(config, "workerinput"):  # the workers are the parallelism: before torch is imported
         os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with slow tests first, so that no worker is left alone with them."""
+    """Files with slow tests or services first, so that no worker is left alone with them."""
     if not hasattr(config, "workerinput"):
         return
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    long = ("slow", SERVICES)
+    slow = {item.path for item in items if any(map(item.get_closest_marker, long))}
     items.sort(key=lambda item: item.path not in slow)
 
 

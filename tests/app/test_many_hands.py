@@ -34,7 +34,10 @@ ROOT = Path(__file__).parents[2]
 LITTLE: dict[str, Any] = {"fidelity": "formula", "trials": 3}
 PROCESSES, EACH = 8, 5
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.services,
     pytest.mark.skipif(
         not hasattr(os, "fork") or not Path("/proc/self/fd").is_dir(), reason="forks, reads /proc"
     ),

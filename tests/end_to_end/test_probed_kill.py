@@ -22,7 +22,10 @@ from autotune.search.study.record import TRIALS_FILE, TrialLog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes"),
+]
 for package in ("torch", "transformers", "peft"):
     pytest.importorskip(package)
 ROOT = Path(__file__).parents[2]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.services,
     pytest.mark.skipif(PROGRAM is None, reason="not tried: no Chromium on PATH"),
 ]
 JOBS = Path(__file__).parents[2] / "jobs"

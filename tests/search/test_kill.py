@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from autotune.search.study.record import TrialRecord
 
 TRIALS = 60
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes"),
+]
 
 
 def search(bill: Bill, folder: Path, sampler: str, out: Connection) -> None:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of this folder is services and faults."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.services)
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="at-"))
