@@ -3,8 +3,8 @@
 The machine that searches lays each request into its run folder, which all of them see. On every
 other one `autotune worker RUN` follows: it starts torchrun with the same meeting point when a
 request lies there, and ends it when the request is gone. Nothing that lies in the folder is
-executed: each machine starts its own autotune. Who is there is told by a count that goes up, so
-that no clock is compared with another machine's.
+executed: each machine starts its own autotune. Who is there, the one that searches too, is told by
+a count that goes up, so that no clock is compared with another machine's.
 
 Source: torchrun's c10d rendezvous, https://pytorch.org/docs/stable/elastic/run.html
 """
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from autotune.probe.runner import Runner
 
 MACHINES, TERMS, OVER, CALLED = "machines", "terms.json", "over", "called"
+LEADS = "leader.count"  # of the machine that searches
 BEAT_S, LOST_S, LOOK_S, SAID_S = 0.5, 60.0, 0.2, 60.0
 MOST_BYTES = 1_000_000
 GREATEST_PORT = 65535
@@ -125,9 +126,10 @@ def gathered(
     asked = {"endpoint": meeting.endpoint, "nodes": meeting.nodes, "per_node": meeting.per_node}
     write_whole(folder / TERMS, json.dumps({**terms, **asked}))
     try:
-        meeting.wait(run_dir, tell=tell)
-        tell(f"{meeting.nodes} machines meet at {meeting.endpoint}")
-        yield
+        with _beating(folder / LEADS):
+            meeting.wait(run_dir, tell=tell)
+            tell(f"{meeting.nodes} machines meet at {meeting.endpoint}")
+            yield
     finally:
         write_whole(folder / OVER, "the search has ended")
         (folder / TERMS).unlink(missing_ok=True)
@@ -145,26 +147,53 @@ def terms_in(run_dir: Path) -> dict[str, Any] | None:
     return dict(found)
 
 
+class _Leader:
+    """The machine that searches, as another one sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.count, self.since = path, b"", time.monotonic()
+
+    def check(self) -> None:
+        """Raise NoLocalDevice where its count has stood still for too long."""
+        count = b""
+        with contextlib.suppress(OSError):
+            count = self.path.read_bytes()
+        now = time.monotonic()
+        if count not in {b"", self.count}:
+            self.count, self.since = count, now
+        elif now - self.since > LOST_S:
+            msg = f"the machine that searches has not shown itself for {LOST_S:.0f} s"
+            raise NoLocalDevice(
+                msg, "it was killed, or its folder is away: type its `autotune tune` there again "
+                "with --resume, then this command here"
+            )  # fmt: skip
+
+
 def follow(run_dir: Path, runner: Runner, tell: Callable[[str], None]) -> str:
-    """Take part in every probe until the search is over; why it is."""
+    """Take part in every probe until the search is over; why it is.
+
+    Raises NoLocalDevice where the machine that searches was lost.
+    """
     name = f"{socket.gethostname()}-{os.getpid()}"
     folder = run_dir / MACHINES
     done: set[str] = set()
     tell(f"machine {name} takes part in the probes of {run_dir}")
+    leader = _Leader(folder / LEADS)
     with _beating(folder / f"{name}.beat") as over:
         while True:
             with contextlib.suppress(OSError):
                 return (folder / OVER).read_text(encoding="utf-8")
+            leader.check()
             for called in sorted((run_dir / "probing").glob(f"probe-*/{CALLED}")):
                 if called.parent.name not in done:
                     done.add(called.parent.name)
                     tell(f"takes part in {called.parent.name}")
-                    _take_part(called, folder / f"{name}.log", runner)
+                    _take_part(called, folder / f"{name}.log", runner, leader)
             over.wait(LOOK_S)
 
 
-def _take_part(called: Path, log: Path, runner: Runner) -> None:
-    """One probe, until it ends here or its folder is gone."""
+def _take_part(called: Path, log: Path, runner: Runner, leader: _Leader) -> None:
+    """One probe, until it ends here, or its folder or who searches is gone."""
     asked, result = called.with_name("request.json"), called.with_name(RESULT_FILE)
     try:
         environment = json.loads(read_regular(asked, MOST_BYTES)).get("environment")
@@ -179,6 +208,7 @@ def _take_part(called: Path, log: Path, runner: Runner) -> None:
         )  # fmt: skip
         try:
             while process.poll() is None and called.exists():
+                leader.check()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(LOOK_S)
         finally:

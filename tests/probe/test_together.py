@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,11 +28,13 @@ from autotune.probe.runner import Place, Runner
 from autotune.probe.together import MACHINES, OVER, TERMS, Meeting, gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+
+    Started = subprocess.Popen[bytes]
 
 ROOT = Path(__file__).parents[2]
 TWO = "2x1xcpu over ethernet-10g"
@@ -69,6 +72,13 @@ def there(tmp_path: Path) -> Iterator[Path]:
     thread.join()
 
 
+def until(found: Callable[[], bool], seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("text", ["", "head", "head:", ":29500", "head:x", "head:0", "head:99999"])
 def test_what_is_no_host_and_port_is_refused_with_an_example(pair: Offer, text: str) -> None:
     with pytest.raises(InputError, match="HOST:PORT") as error:
@@ -90,11 +100,13 @@ def test_the_others_are_told_what_they_need_and_when_it_is_over(there: Path) -> 
     folder = there / MACHINES
     (folder / OVER).write_text("an earlier search")
     with gathered(there, Meeting("head:29500", 2, 4), {"device": "cpu"}, lambda _: None):
+        until((folder / together.LEADS).exists)
         kept = json.loads((folder / TERMS).read_text())
         assert kept == {"device": "cpu", "endpoint": "head:29500", "nodes": 2, "per_node": 4}
         assert not (folder / OVER).exists()
         assert together.terms_in(there) == kept
     assert (folder / OVER).exists()
+    assert not (folder / together.LEADS).exists()
     assert together.terms_in(there) is None
 
 
@@ -160,34 +172,97 @@ def test_several_machines_without_a_meeting_point_are_refused_with_what_to_type(
         local_for(load_job(ROOT / "jobs" / "tiny_cpu.yaml"), None, together=True)
 
 
+def test_a_follower_whose_leader_was_killed_ends_its_probe_and_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the probe still stands. A leader that counts is followed on."""
+    folder, ran = tmp_path / MACHINES, tmp_path / "ran"
+    code = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))"
+    runner: Any = SimpleNamespace(
+        place=Place(cpu(), tmp_path),
+        command=lambda *_: (sys.executable, "-c", code + "; time.sleep(600)", str(ran)),
+    )
+    called = tmp_path / "probing" / "probe-1" / together.CALLED
+    called.parent.mkdir(parents=True)
+    called.with_name("request.json").write_text(json.dumps({"environment": {}}))
+    called.touch()
+    now = iter(range(10**9))
+    monkeypatch.setattr(together.time, "monotonic", lambda: float(next(now)))
+    folder.mkdir()
+    looks: list[int] = []
+
+    def counted(*_: object) -> bytes:
+        looks.append(len(looks))
+        lives = len(looks) < 200 or not ran.exists()  # seconds, by that clock
+        return str(looks[-1] if lives else -1).encode()
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    with pytest.raises(NoLocalDevice, match="has not shown itself for 60 s") as lost:
+        together.follow(tmp_path, runner, lambda _: None)
+    monkeypatch.undo()
+    assert len(looks) > 200 + together.LOST_S
+    assert "--resume" in str(lost.value.hint)
+    assert called.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ran.read_text()), 0)
+    assert not list(folder.glob("*.beat"))
+
+
+def begun(home: Path, *words: str, program: tuple[str, ...] = ("-m", "autotune")) -> Started:
+    """A command of another machine: a home and a process group of its own."""
+    with home.with_suffix(".txt").open("wb") as said:
+        return subprocess.Popen(
+            [sys.executable, *program, *words], stdout=said, stderr=said, cwd=ROOT,
+            env={**os.environ, "AUTOTUNE_HOME": str(home)}, start_new_session=True,
+        )  # fmt: skip
+
+
+def head_of(run: Path) -> Started:
+    """The machine that searches, once others can follow it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = f"127.0.0.1:{free.getsockname()[1]}"
+    head = begun(
+        run.parent / "one", "tune", "jobs/tiny_cpu.yaml", "--gpu", TWO, "--score", "probe",
+        "--rendezvous", meeting, "--run", str(run), "--probes", "1", "--set", "precision=fp32",
+        "--set", "compile=off", "--set", "sharding=ddp", "--probe-budget", "20s",
+    )  # fmt: skip
+    until(lambda: (run / MACHINES / TERMS).exists() or head.poll() is not None)
+    return head
+
+
+@pytest.mark.slow
+def test_a_machine_whose_leader_is_killed_in_a_probe_leaves_by_itself(tmp_path: Path) -> None:
+    """Two process groups that meet on loopback, the first of which is killed whole."""
+    pytest.importorskip("peft")
+    run, home = tmp_path / "run", tmp_path / "two"
+    lease = "import sys; from autotune.probe import together; together.LOST_S = 10.0; "
+    main = "from autotune.cli.application import run; sys.exit(run(sys.argv[1:]))"
+    head = head_of(run)
+    other = begun(home, "worker", str(run), program=("-c", lease + main))
+    try:
+        until(lambda: "takes part in probe" in home.with_suffix(".txt").read_text())
+        os.killpg(head.pid, signal.SIGKILL)
+        code = other.wait(300)
+    finally:
+        for process in (head, other):
+            process.kill()
+            process.wait()
+    said = home.with_suffix(".txt").read_text()
+    assert "has not shown itself for 10 s" in said, said
+    assert code == NoLocalDevice.exit_code
+    assert list(run.glob("probing/probe-*")), "the probe's folder still stands"
+
+
 @pytest.mark.slow
 def test_tune_on_two_machines_that_meet_on_loopback_answers_with_what_both_ran(
     tmp_path: Path,
 ) -> None:
     """Two homes, one folder: a launcher each, the slowest rank's step, the largest memory."""
     pytest.importorskip("peft")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = f"127.0.0.1:{free.getsockname()[1]}"
     run = tmp_path / "run"
-
-    def begun(home: str, *words: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "AUTOTUNE_HOME": str(tmp_path / home)}
-        with (tmp_path / f"{home}.txt").open("wb") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "autotune", *words], stdout=said, stderr=said, cwd=ROOT,
-                env=environment,
-            )  # fmt: skip
-
-    head = begun(
-        "one", "tune", "jobs/tiny_cpu.yaml", "--gpu", TWO, "--score", "probe", "--rendezvous",
-        meeting, "--run", str(run), "--probes", "1", "--set", "precision=fp32", "--set",
-        "compile=off", "--set", "sharding=ddp", "--probe-budget", "20s",
-    )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while not (run / MACHINES / TERMS).exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    other = begun("two", "worker", str(run))
+    head = head_of(run)
+    other = begun(tmp_path / "two", "worker", str(run))
     try:
         codes = (head.wait(900), other.wait(60))
     finally:
