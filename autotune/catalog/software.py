@@ -37,7 +37,7 @@ INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
     "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0),
 }  # fmt: skip
-SWITCHES = ("autocast", "steps_in_backward")
+SWITCHES = ("autocast", "steps_in_backward", "fused_adapters")
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
 TRAINERS = ("transformers", "trl", *OWN_CODE)
@@ -102,8 +102,9 @@ def find_software(spec: object) -> Software:
     loads the hub's kernels and is called `hub_kernels` here), `trainer` (transformers, trl: decides
     the loss; litgpt, torchtune: also whose model code runs, without autocast), `loss`, which
     overrides what follows from the versions, `autocast` (false for a trainer that computes in 16
-    bits without it), and `steps_in_backward` (true for one whose optimizer takes each gradient as
-    the backward makes it). Raises InputError.
+    bits without it), `steps_in_backward` (true for one whose optimizer takes each gradient as
+    the backward makes it), and `fused_adapters` (true where adapters and their weights are one
+    operation, as axolotl's `lora_mlp_kernel` and its like make them). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]

@@ -52,6 +52,7 @@ class Parsed:
     hub_kernels: bool = False  # its attention is a kernel of the hub's, not a package's
     autocast: bool = False  # 16-bit compute on 32-bit weights, under a trainer that has both ways
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
+    fused_adapters: bool = False  # adapters are one operation with their weights
     mixed: bool = False  # the file asks for mixed precision
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
@@ -229,6 +230,7 @@ def _number(value: object) -> float | None:
 # litgpt 0.5.11 data/alpaca_2k.py.
 _COMPONENTS = {
     "torchtune.datasets.alpaca_dataset": "tatsu-lab/alpaca",
+    "torchtune.datasets.alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
     "litgpt.data.alpaca2k": "mhenrichsen/alpaca_2k_test",
 }
 _MOST_DATASETS = 20  # data sets of one file

@@ -69,6 +69,23 @@ def test_fused_adapters_keep_what_they_read_once_and_make_the_mlp_s_product_agai
     assert float(found.layer.kept[0]) == tokens * (norms + attention + 2 * (h + 2 * f))
 
 
+def test_axolotl_s_adapters_keep_as_little_as_unsloth_s_beside_norms_of_their_own() -> None:
+    knobs = {"activation_checkpointing": "none"}
+    own, fused, unsloth = (
+        float(Step.of(job_of(**software), columns(**knobs)).layer.kept[0])
+        for software in ({}, {"fused_adapters": True}, {"kernels": "unsloth"})
+    )
+    norms = 2 * 2048 * 2 * (4.0 - 2.0) * SEVEN.hidden_size  # fp32 inputs of two norms
+    assert fused - unsloth == pytest.approx(norms, rel=0.01)
+    assert own > 1.3 * fused
+    dropping = {"method": lora(SEVEN, dropout=0.1), "fused_adapters": True}
+    plain = {**dropping, "fused_adapters": False}
+    with_dropout, without = (
+        float(Step.of(job_of(**each), columns(**knobs)).layer.kept[0]) for each in (dropping, plain)
+    )
+    assert with_dropout == without
+
+
 def test_unsloth_s_loss_makes_all_logits_where_half_of_what_is_free_holds_them() -> None:
     job = job_of(kernels="unsloth", loss="chunked")
     free, tokens = np.asarray([12.0, 0.5, 400.0]) * 2**30, np.asarray([4096.0, 4096.0, 200_000.0])

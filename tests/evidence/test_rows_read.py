@@ -374,6 +374,12 @@ def test_flash_attention_3_is_not_flash_attention_2() -> None:
     assert case.job.software.flash_attn_3 is not None
 
 
+def test_adapters_that_axolotl_fuses_are_told_from_those_of_peft() -> None:
+    fused = used(other_kernels="lora_mlp_kernel, lora_qkv_kernel, lora_o_kernel")
+    assert fused.job.software.fused_adapters
+    assert not used().job.software.fused_adapters
+
+
 def test_an_optimizer_that_steps_in_the_backward_is_that_optimizer() -> None:
     case = used(task="full", optimizer="adamw_8bit + optimizer_in_bwd")
     assert case.config.optimizer == "adamw_bnb_8bit"

@@ -83,6 +83,34 @@ def test_axolotls_plugins_are_read_as_the_knob(
     assert ("kernels" in made.kept) == kept
 
 
+KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+ON = dict.fromkeys(KERNELS, True)
+
+
+@pytest.mark.parametrize(
+    ("stated", "fused"),
+    [
+        ({}, True),
+        (ON, True),
+        (dict.fromkeys(KERNELS, False), False),
+        ({"lora_mlp_kernel": True}, False),
+        ({**ON, "lora_dropout": 0.05}, False),
+        ({"lora_target_linear": False, "lora_target_modules": ["q_proj", "v_proj"]}, False),
+        ({"trust_remote_code": True}, False),
+        ({"load_in_8bit": True}, False),
+        ({"fsdp_config": {"fsdp_version": 1}}, False),
+        ({"fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}, "fsdp_version": 2}, True),
+        ({"adapter": None}, False),
+    ],
+)
+def test_axolotl_fuses_adapters_by_itself_or_as_stated(stated: dict[str, Any], fused: bool) -> None:
+    file = {"base_model": "m", "adapter": "lora", "lora_target_linear": True, **stated}
+    made = TRAINERS["axolotl"].read(file, "file")
+    assert made.fused_adapters == fused
+    left = {each.key for each in made.uncounted if each.key in KERNELS}
+    assert left == (set() if fused else {key for key in KERNELS if stated.get(key)})
+
+
 AXOLOTL = """\
 base_model: Qwen/Qwen2.5-7B
 plugins:

@@ -203,6 +203,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
     hints |= {"autocast": "true"} if parsed.autocast else {}
     hints |= {"steps_in_backward": "true"} if parsed.steps_in_backward else {}
+    hints |= {"fused_adapters": "true"} if parsed.fused_adapters else {}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS

@@ -246,16 +246,18 @@ def padded_update(job: Job) -> float:
 
 
 def fuses_adapters(job: Job) -> bool:
-    """Whether Unsloth's operations take every adapted matrix: no dropout, no DoRA, a gated MLP.
+    """Whether fused operations take every adapted matrix: no dropout, no DoRA, a gated MLP.
 
     Source: unsloth kernels/fast_lora.py, what LoRA_QKV, LoRA_W and LoRA_MLP save for the backward,
-    and models/llama.py, which puts them in for adapters without dropout and without a bias.
+    and models/llama.py, which puts them in for adapters without dropout and without a bias; the
+    same of axolotl 0.18 kernels/lora.py, LoRA_QKV, LoRA_O and LoRA_MLP.
     """
     method, model = job.method, job.model
     plain = method.is_lora and not method.is_dora and method.dropout == 0.0
     adapted = all(item.name in method.targets for item in model.linears if item.adaptable)
     gated = model.mlp == "gated" and not model.is_moe
-    return job.software.kernels == "unsloth" and plain and adapted and gated
+    fused = job.software.kernels == "unsloth" or job.software.fused_adapters
+    return fused and plain and adapted and gated
 
 
 def _split(model: Model) -> tuple[Linear, ...]:

@@ -58,15 +58,26 @@ KERNEL_SETS = {
 }
 
 
+# Adapters fused with their weights, beside the kernels that are there: the casts and sums between
+# them go, as under Unsloth. Launches: the forward of 512 tokens on an H100 is 2.5 times as fast in
+# 16 bit and 2.1 times with nf4, of 8,096 tokens 1.06 and 1.13 times (axolotl pull request 2324).
+FUSED_ADAPTERS = KernelSet(1.0, 0.5, 0.6)
+
+
 def kernel_set(software: Software, model: Model) -> KernelSet:
     """What the software's fused kernels leave; they exist for Llama-like layers only.
 
-    Source: liger-kernel and unsloth patch RMSNorm, RoPE and gated MLPs.
+    Source: liger-kernel and unsloth patch RMSNorm, RoPE and gated MLPs; axolotl's adapters.
     """
+    if model.norm != "rmsnorm" or model.mlp != "gated":
+        return KERNEL_SETS["eager"]
     fused = KERNEL_SETS[software.kernels]
-    if model.norm == "rmsnorm" and model.mlp == "gated":
+    if not software.fused_adapters:
         return fused
-    return KERNEL_SETS["eager"]
+    own = FUSED_ADAPTERS
+    return KernelSet(
+        fused.elementwise, min(fused.adapters, own.adapters), min(fused.launches, own.launches)
+    )
 
 
 def logits_again(software: Software) -> float:

@@ -115,6 +115,17 @@ def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
     return "triton" if FMS in row.word("source_repo") else "torch"
 
 
+_FUSED_ADAPTERS = re.compile(r"lora_(?:mlp|qkv|o)_kernel|(?:axolotl|fused)[ \w]* lora kernels")
+
+
+def fused_adapters(row: Row) -> bool:
+    """Whether adapters are one operation with their weights, by what the row says of its kernels.
+
+    Source: axolotl docs/lora_optims.qmd, the switches `lora_mlp_kernel` and its like.
+    """
+    return any(_FUSED_ADAPTERS.search(row.word(c)) for c in ("other_kernels", "notes"))
+
+
 _IN_BACKWARD = re.compile(r"optimi[sz]er[_ -]in[_ -](?:bwd|backward)|fused backward pass")
 
 

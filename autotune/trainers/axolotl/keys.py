@@ -34,6 +34,7 @@ WORDS: Words = {
 }
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+LINEARS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 _FUSED_LOSS = "liger_fused_linear_cross_entropy"
 _LIGER_SWITCHES = ("liger_rope", "liger_rms_norm", "liger_glu_activation", _FUSED_LOSS)
 _OTHER_SWITCHES = ("liger_swiglu", "liger_layer_norm", "liger_cross_entropy")
@@ -67,6 +68,40 @@ def read_plugins(keys: Keys, parsed: Parsed) -> None:
     elif layers:
         why = "Liger's layers without its loss: counted without, as the logits decide"
         parsed.keep("kernels", "plugins", plugins, why)
+
+
+# Adapters as one operation with their weights; those of the embedding move next to nothing.
+ADAPTER_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
+_EMBEDDING_KERNEL = "lora_embedding_kernel"
+
+
+def read_fused_adapters(keys: Keys, parsed: Parsed) -> None:
+    """Whether axolotl fuses adapters with their weights: stated, or by itself where nothing is.
+
+    It does so by itself since 0.10, except under preference training, on an int8 base, with code of
+    the model's own, and under the first FSDP. Left to what is not counted: switches that are on for
+    some, and adapters with dropout or beside a part of the weights, whose operations keep more.
+    Source: axolotl 0.18 utils/schemas/config.py, check_auto_enable_lora_kernels and
+    check_multigpu_lora_kernels; kernels/lora.py, what LoRA_MLP, LoRA_QKV and LoRA_O save.
+    """
+    method = parsed.values.get("method", {})
+    whole = method.get("targets") == ["all-linear"] or LINEARS <= set(method.get("targets") or [])
+    if method.get("kind") != "lora" or method.get("dropout") or method.get("variant") or not whole:
+        return
+    stated = [keys.at(name) for name in (*ADAPTER_KERNELS, _EMBEDDING_KERNEL)]
+    if any(value is not None for value in stated):
+        if all(stated[: len(ADAPTER_KERNELS)]):
+            parsed.fused_adapters = all([keys.switch(name) for name in ADAPTER_KERNELS])
+            keys.switch(_EMBEDDING_KERNEL)
+        return
+    refused = keys.at("rl") or keys.at("trust_remote_code") or method.get("base") == "int8"
+    sharded = parsed.knobs.get("sharding") == "fsdp"
+    version = keys.at("fsdp_version") or keys.at("fsdp_config.fsdp_version")
+    if refused or (sharded and str(version) != "2"):
+        return
+    parsed.fused_adapters = True
+    why = "not in the file; axolotl switches them on by itself since 0.10"
+    parsed.note(", ".join(ADAPTER_KERNELS), "true", why)
 
 
 def spell_kernels(value: KnobValue, target: Target) -> Changes:

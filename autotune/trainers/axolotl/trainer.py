@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.axolotl.keys import CHECKPOINTING, OLD_ATTENTION, WORDS, read_plugins, spell
+from autotune.trainers.axolotl.keys import (
+    CHECKPOINTING,
+    OLD_ATTENTION,
+    WORDS,
+    read_fused_adapters,
+    read_plugins,
+    spell,
+)
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.adapter import (
     base_of_adapter,
@@ -92,6 +99,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_evaluation(keys, parsed)
     _read_sharding(keys, parsed)
     read_plugins(keys, parsed)
+    read_fused_adapters(keys, parsed)
     leave_rest(keys, parsed)
     return parsed
 
