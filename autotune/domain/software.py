@@ -68,7 +68,7 @@ class Software:
     # the optimizer steps on each gradient as the backward makes it (torchtune's optimizer_in_bwd)
     steps_in_backward: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
-    # adapters without dropout are operations of their own with their weights: axolotl's lora_*_kernel
+    # adapters without dropout are one operation with their weights: axolotl's lora_*_kernel
     fused_adapters: bool = field(default=False, metadata=LATER)
     trainer: str = field(default="", metadata=LATER)  # what drives it; empty: not known
 

@@ -115,20 +115,18 @@ def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
     return "triton" if FMS in row.word("source_repo") else "torch"
 
 
+_IN_BACKWARD = re.compile(r"optimi[sz]er[_ -]in[_ -](?:bwd|backward)|fused backward pass")
 _FUSED_ADAPTERS = re.compile(r"lora_(?:mlp|qkv|o)_kernel|(?:axolotl|fused)[ \w]* lora kernels")
 
 
-def fused_adapters(row: Row) -> bool:
-    """Whether adapters are one operation with their weights, by what the row says of its kernels.
+def switches_of(row: Row) -> dict[str, bool]:
+    """What the row says of the trainer's own operations, by their names in `Software`.
 
-    Source: axolotl docs/lora_optims.qmd, the switches `lora_mlp_kernel` and its like.
+    Whether each weight is updated within the backward, so that no gradients are kept; whether
+    adapters are one operation with their weights (axolotl docs/lora_optims.qmd).
     """
-    return any(_FUSED_ADAPTERS.search(row.word(c)) for c in ("other_kernels", "notes"))
-
-
-_IN_BACKWARD = re.compile(r"optimi[sz]er[_ -]in[_ -](?:bwd|backward)|fused backward pass")
-
-
-def steps_in_backward(row: Row) -> bool:
-    """Whether each weight is updated within the backward, so that no gradients are kept."""
-    return any(_IN_BACKWARD.search(row.word(c)) for c in ("optimizer", "other_kernels", "notes"))
+    named = ("other_kernels", "notes")
+    return {
+        "steps_in_backward": any(_IN_BACKWARD.search(row.word(c)) for c in ("optimizer", *named)),
+        "fused_adapters": any(_FUSED_ADAPTERS.search(row.word(c)) for c in named),
+    }

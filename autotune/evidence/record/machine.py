@@ -23,10 +23,9 @@ from autotune.evidence.record.kbit import kbit_upcast_of
 from autotune.evidence.record.kernels import (
     FMS,
     autocast_of,
-    fused_adapters,
     gptq_of,
     kernels_of,
-    steps_in_backward,
+    switches_of,
 )
 from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.evidence.record.notes import version_of
@@ -376,8 +375,7 @@ def software_of(row: Row) -> Software:
         autocast=autocast_of(row),
         own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
         or trainer_of(row) == "torchtune",
-        steps_in_backward=steps_in_backward(row),
-        fused_adapters=fused_adapters(row),
+        **switches_of(row),
         empties_cache="cache emptied every" in row.notes,
         kbit_upcast=(
             "norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer_of(row))

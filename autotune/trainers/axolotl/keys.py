@@ -85,13 +85,13 @@ def read_fused_adapters(keys: Keys, parsed: Parsed) -> None:
     check_multigpu_lora_kernels; kernels/lora.py, what LoRA_MLP, LoRA_QKV and LoRA_O save.
     """
     method = parsed.values.get("method", {})
-    whole = method.get("targets") == ["all-linear"] or LINEARS <= set(method.get("targets") or [])
+    whole = method.get("targets") == ["all-linear"] or set(method.get("targets") or []) >= LINEARS
     if method.get("kind") != "lora" or method.get("dropout") or method.get("variant") or not whole:
         return
     stated = [keys.at(name) for name in (*ADAPTER_KERNELS, _EMBEDDING_KERNEL)]
     if any(value is not None for value in stated):
         if all(stated[: len(ADAPTER_KERNELS)]):
-            parsed.fused_adapters = all([keys.switch(name) for name in ADAPTER_KERNELS])
+            parsed.fused_adapters = all(map(keys.switch, ADAPTER_KERNELS))
             keys.switch(_EMBEDDING_KERNEL)
         return
     refused = keys.at("rl") or keys.at("trust_remote_code") or method.get("base") == "int8"
