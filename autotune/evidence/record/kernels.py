@@ -119,14 +119,12 @@ _IN_BACKWARD = re.compile(r"optimi[sz]er[_ -]in[_ -](?:bwd|backward)|fused backw
 _FUSED_ADAPTERS = re.compile(r"lora_(?:mlp|qkv|o)_kernel|(?:axolotl|fused)[ \w]* lora kernels")
 
 
-def switches_of(row: Row) -> dict[str, bool]:
-    """What the row says of the trainer's own operations, by their names in `Software`.
+def own_operations(row: Row) -> tuple[bool, bool]:
+    """(steps in the backward, fused adapters): operations of the trainer's own that the row names.
 
     Whether each weight is updated within the backward, so that no gradients are kept; whether
     adapters are one operation with their weights (axolotl docs/lora_optims.qmd).
     """
     named = ("other_kernels", "notes")
-    return {
-        "steps_in_backward": any(_IN_BACKWARD.search(row.word(c)) for c in ("optimizer", *named)),
-        "fused_adapters": any(_FUSED_ADAPTERS.search(row.word(c)) for c in named),
-    }
+    steps = any(_IN_BACKWARD.search(row.word(c)) for c in ("optimizer", *named))
+    return steps, any(_FUSED_ADAPTERS.search(row.word(c)) for c in named)

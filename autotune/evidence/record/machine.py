@@ -25,7 +25,7 @@ from autotune.evidence.record.kernels import (
     autocast_of,
     gptq_of,
     kernels_of,
-    switches_of,
+    own_operations,
 )
 from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.evidence.record.notes import version_of
@@ -358,6 +358,7 @@ def software_of(row: Row) -> Software:
     by_date = pinned or (_at(TRANSFORMERS, row.date), _at(TORCH, row.date))
     transformers = version_of("transformers", row.notes) or by_date[0]
     kernels, loss = kernels_of(row, transformers)
+    steps_in_backward, fused_adapters = own_operations(row)
     year, month = row.date
     return Software(
         name=f"{row.text('source_repo')} {year}-{month:02d}",
@@ -375,7 +376,8 @@ def software_of(row: Row) -> Software:
         autocast=autocast_of(row),
         own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
         or trainer_of(row) == "torchtune",
-        **switches_of(row),
+        steps_in_backward=steps_in_backward,
+        fused_adapters=fused_adapters,
         empties_cache="cache emptied every" in row.notes,
         kbit_upcast=(
             "norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer_of(row))
