@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -65,9 +66,15 @@ def _convert_only_what_is_given(parameter: Any) -> None:  # noqa: ANN401 - its c
         return
     process = parameter.process_value
     nothing = () if parameter.multiple or parameter.nargs == -1 else None
-    parameter.process_value = lambda context, value: (
-        nothing if value is None else process(context, value)
-    )
+    default = parameter.default
+
+    def converted(context: Any, value: Any) -> Any:  # noqa: ANN401
+        if value is None:
+            return nothing
+        stated = value is default and isinstance(value, Enum | int | float)
+        return value if stated else process(context, value)
+
+    parameter.process_value = converted
 
 
 def _show_version(asked: bool) -> None:

@@ -27,24 +27,32 @@ _TOKEN = re.compile(
     r"|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|xox[abprs]-[A-Za-z0-9-]{10,}"
     r"|pypi-[A-Za-z0-9_-]{20,}|wandb_v1_[A-Za-z0-9_-]{16,})"
 )
+_STARTS = (
+    "hf_", "api_org_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
+    "AKIA", "ASIA", "AIza", "xox", "pypi-", "wandb_v1_",
+)  # fmt: skip
 # A word that may be such a key, however it is quoted or escaped, and its value behind it.
+_VALUE = (
+    r"(?P<mark>\\*[\"']?\]?(?:\s{0,9}[:=,]\s{0,9}|\s{1,9})\\*[\"']?)"
+    r"(?P<value>[A-Za-z0-9_+/=.~!@%-]{6,})(?![A-Za-z0-9_.]*[(\[])"
+)
 _KEYED = re.compile(
     r"(?:(?<=\\n)|(?<=\\t)|(?<=\\r)|(?<![A-Za-z0-9_\\]))"
     r"(?P<key>(?=[A-Za-z0-9_-]{0,80}?(?:token|key|secret|passw))[A-Za-z][A-Za-z0-9_-]{2,80})"
-    r"(?P<mark>\\*[\"']?\]?(?:\s{0,9}[:=,]\s{0,9}|\s{1,9})\\*[\"']?)"
-    r"(?P<value>[A-Za-z0-9_+/=.~!@%-]{6,})(?![A-Za-z0-9_.]*[(\[])",
+    + _VALUE,
     re.IGNORECASE,
 )
+_REST = re.compile(r"[A-Za-z0-9_-]*+" + _VALUE, re.IGNORECASE)  # of such a word, behind its hint
 _KEY = re.compile(_KEYS, re.IGNORECASE)
 # Every such word holds one of these, at most 80 of its characters from where it begins.
 _HINT = re.compile(r"token|key|secret|passw", re.IGNORECASE)
 _REACH = 80
 _UP_TO_HINT = re.compile(r"[A-Za-z0-9_-]*\Z", re.IGNORECASE)
+_USER = r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@"
 _ADDRESS = re.compile(
-    r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)"
-    r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@",
-    re.IGNORECASE,
+    r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)" + _USER, re.IGNORECASE
 )
+_LOGGED_IN = re.compile("://" + _USER)  # every such address holds it, and few texts do
 _NO_SECRETS = frozenset({"false", LEFT_OUT.casefold(), "string", "required", "optional", "secret"})
 
 
@@ -62,12 +70,15 @@ def without_secrets(text: str) -> tuple[str, tuple[str, ...]]:
         names.append("a password in an address")
         return f"{found['scheme']}{found['user']}:{LEFT_OUT}@"
 
-    text = _TOKEN.sub(token, _without_keyed(text, names))
+    text = _without_keyed(text, names)
+    if any(start in text for start in _STARTS):
+        text = _TOKEN.sub(token, text)
     for name, value in _held():
         if value in text:
             names.append(name)
             text = text.replace(value, LEFT_OUT)
-    text = _ADDRESS.sub(address, text)
+    if _LOGGED_IN.search(text):
+        text = _ADDRESS.sub(address, text)
     return text, tuple(dict.fromkeys(names))
 
 
@@ -99,6 +110,9 @@ def _without_keyed(text: str, names: list[str]) -> str:
 def _keyed(text: str, at: int) -> re.Match[str] | None:
     """The first word from there on that may be a key with its value, sought where a hint is."""
     while hint := _HINT.search(text, at):
+        if not _REST.match(text, hint.end()):
+            at = hint.start() + 1
+            continue
         start = max(at, hint.start() - _REACH)
         before = _UP_TO_HINT.search(text, start, hint.start())
         for place in range(before.start() if before else start, hint.start() + 1):

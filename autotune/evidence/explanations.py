@@ -26,6 +26,7 @@ Belief = Edit[Reference]
 CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24
 LEAST_STEP = 1e-3  # of what is open, when the line between its ends is followed
+STATED = 1.0  # the scale of what is stated
 BEYOND = 0.02  # of the way that a price corrected the guess
 CREDIBLE_LENGTHS = 4.0  # assumption: nobody's stated lengths are wrong by more, each way
 
@@ -279,11 +280,13 @@ class _Crossing:
     def __init__(
         self, seconds: Callable[[float], float], measured: float, low: float, high: float
     ) -> None:
-        """Price both ends."""
+        """Price both ends, and what is stated: the line through it points at the crossing."""
         self.seconds, self.measured = seconds, measured
         self.low, self.high = low, high
         self.low_s, self.high_s = seconds(low), seconds(high)
         self.near = [(low, self.low_s), (high, self.high_s)]
+        if self.low_s < measured < self.high_s:
+            self._price(STATED)
 
     def is_above(self, scale: float) -> bool:
         """Whether the prediction reaches what was measured only above that scale."""

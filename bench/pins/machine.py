@@ -29,7 +29,7 @@ ABSENT = (
     "bitsandbytes", "flash_attn", "liger_kernel", "deepspeed", "torchao", "triton", "unsloth",
 )  # fmt: skip
 # Imported before the clock stops: what asks whether something is a datetime keeps the real class.
-BEFORE = ("optuna", "pydantic", "ruamel.yaml", "numpy", "typer", "rich.console", "subprocess")
+BEFORE = ("optuna", "pydantic", "ruamel.yaml", "numpy", "typer", "subprocess")
 FILES = {
     "/proc/cpuinfo": "processor\t: 0\nmodel name\t: A processor @ 2.50GHz\ncpu MHz\t\t: 2500.000\n"
     "siblings\t: 16\ncpu cores\t: 8\nflags\t\t: sse2 avx avx2 fma avx512f avx512_bf16\n",

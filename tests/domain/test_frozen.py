@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import pickle
 from dataclasses import FrozenInstanceError, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import pytest
 
@@ -112,3 +113,27 @@ def test_what_a_class_says_itself_stays() -> None:
     assert repr(Longer()) == "own"
     assert hash(Longer(1)) != hash(Longer(2))
     assert [each.name for each in fields(Longer)] == ["a", "b"]
+
+
+def test_a_records_constructor_tells_its_own_names_defaults_and_types() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Run:
+        steps: int
+        name: str = "run"
+        micro: int = field(kw_only=True)
+        seed: int = field(default=0, kw_only=True)
+
+    @dataclass(frozen=True, slots=True)
+    class Pair:
+        left: int
+        right: int
+        third: int = 3
+        last: str = "end"
+
+    shown = "(steps: 'int', name: 'str' = 'run', *, micro: 'int', seed: 'int' = 0) -> None"
+    assert str(inspect.signature(Run)) == shown
+    assert get_type_hints(Run.__init__)["micro"] is int
+    assert Run(4, micro=1) == Run(steps=4, name="run", micro=1, seed=0)
+    assert repr(Pair(1, 2)) == repr(Pair(left=1, right=2, third=3, last="end"))
+    with pytest.raises(TypeError, match=r"Run\.__init__\(\) missing 1 required keyword-only .*'mi"):
+        Run(4)  # type: ignore[call-arg]

@@ -31,7 +31,7 @@ from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from autotune.domain.model import Model
 
@@ -50,10 +50,12 @@ def _entries() -> tuple[dict[str, Any], ...]:
 @lru_cache(maxsize=1)
 def load_models() -> dict[str, Model]:
     """Every model of the catalogue by its name on the hub (or in its source)."""
-    return {entry["name"]: _model(entry) for entry in _entries()}
+    return {entry["name"]: _model(entry["name"]) for entry in _entries()}
 
 
-def _model(entry: Mapping[str, Any]) -> Model:
+@lru_cache(maxsize=256)
+def _model(name: str) -> Model:
+    entry = _by_text()[name.casefold()][0]
     source = f"{entry['source']}; entered {entry['as_of']}"
     try:
         return model_from_config(entry["config"], entry["name"], source)
@@ -100,7 +102,7 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     found = _by_text().get(wanted.casefold())
     if found is not None:
         entry, name = found
-        model = load_models()[entry["name"]]
+        model = _model(entry["name"])
         model = model if name == model.name else replace(model, name=name)
         stored = stored_by_name(name)
         return replace(model, stored_as=stored, plain_name=entry["name"]) if stored else model

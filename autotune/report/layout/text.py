@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+import unicodedata
 from functools import lru_cache
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from rich.console import Console
+    from collections.abc import Collection, Iterator, Sequence
 
     from autotune.report.layout.blocks import Bar, Block, Section
+
+    Line = list[tuple[str, str]]  # texts, each in its style
 
 NARROWEST, WIDEST = 40, 120
 FEWEST_CELLS = 10  # [columns] that the bars have at least
 NARROW_COLUMN, GAP = 11, 2  # [columns] least room for text that wraps; between columns
+BULLET, EXPLAINED = 2, 4  # [columns] before an item; before what a command does
+_CODES = {  # of a terminal, by style. Source: ECMA-48, 8.3.117 (select graphic rendition)
+    "bold": "1", "dim": "2", "italic": "3", "green": "32", "yellow": "33", "blue": "34",
+    "magenta": "35", "cyan": "36", "bright_green": "92", "bright_cyan": "96", "bold red": "1;31",
+}  # fmt: skip
+TITLES = "dim"  # the style of a table's titles
+_WORD = re.compile(r"\s*\S+\s*")
+_CONTROL = dict.fromkeys((7, 8, 11, 12, 13))  # they move the cursor
+_NO_COLUMN = ("Mn", "Me", "Cf")  # marks on the character before, and what formats
 _TONES = {
     "plain": "",
     "strong": "bold",
@@ -59,27 +69,17 @@ def sections_text(
 @lru_cache(maxsize=256)
 def _drawn_text(block: Block | str, width: int, indent: int, colour: bool) -> str:  # noqa: FBT001 - a key
     """A block or a title as it is printed; a screen's several lengths share most of them."""
-    from rich.console import Console
-    from rich.text import Text
-
-    stream = StringIO()
-    console = Console(
-        file=stream,
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        highlight=False,
-        markup=False,  # nor names of emoji, whose table alone takes as long as a screen
-        emoji=False,
-        legacy_windows=False,
-        _environ={},
-    )
     if isinstance(block, str):
-        console.print(Text(block, style="bold"))
+        lines = [[(line, "bold")] for line in wrapped(block, width)]
     else:
-        _print(console, block, indent)
-    return stream.getvalue()
+        lines = list(_lines(block, width - indent))
+    lead = " " * indent
+    return "".join(f"{lead}{''.join(_painted(*part, colour) for part in line)}\n" for line in lines)
+
+
+def _painted(text: str, style: str, colour: bool) -> str:  # noqa: FBT001 - of every part
+    """A text as a terminal shows it in that style."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style and text else text
 
 
 def to_ascii(text: str) -> str:
@@ -87,92 +87,127 @@ def to_ascii(text: str) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
-def _print(console: Console, block: Block, indent: int) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
+def columns_of(text: str) -> int:
+    """[columns] of a terminal that a text takes: some characters take two, or none."""
+    if text.isascii():
+        return len(text)
+    taken = 0
+    for character in text:
+        if unicodedata.east_asian_width(character) in "WF":
+            taken += 2
+        elif unicodedata.category(character) not in _NO_COLUMN:
+            taken += 1
+    return taken
 
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A text in lines of so many columns: broken before words, and in one that is longer."""
+    lines: list[str] = []
+    for stated in text.translate(_CONTROL).expandtabs().split("\n"):
+        line, taken = "", 0
+        for word in _WORD.findall(stated):
+            bare = columns_of(word.rstrip())
+            if taken and taken + bare > width:
+                lines.append(line)
+                line, taken = "", 0
+            while bare > width:
+                fits = _within(word, width)
+                lines.append(word[:fits])
+                word = word[fits:]  # noqa: PLW2901 - what is left of it
+                bare = columns_of(word.rstrip())
+            line, taken = line + word, taken + columns_of(word)
+        lines.append(line)
+    return lines
+
+
+def _within(text: str, width: int) -> int:
+    """How many of its first characters fit; at least one."""
+    count = 1
+    while columns_of(text[: count + 1]) <= width:
+        count += 1
+    return count
+
+
+def _lines(block: Block, width: int) -> Iterator[Line]:
+    """A block in lines of so many columns."""
     if isinstance(block, Paragraph):
-        console.print(Padding(Text(block.text, style=_TONES[block.tone]), (0, 0, 0, indent)))
+        for line in wrapped(block.text, width):
+            yield [(line, _TONES[block.tone])]
     elif isinstance(block, Bullets):
-        _print_bullets(console, block, indent)
+        for item in block.items:
+            for number, line in enumerate(wrapped(item, width - BULLET)):
+                yield [("  " if number else "- ", ""), (line, _TONES[block.tone])]
     elif isinstance(block, Commands):
-        _print_commands(console, block, indent)
+        for command, what in block.items:
+            yield [(command, "cyan")]  # in one piece: a wrapped command cannot be copied
+            for line in wrapped(what, width - EXPLAINED) if what else ():
+                yield [(" " * EXPLAINED, ""), (line, "dim")]
     elif isinstance(block, Table):
-        _print_table(console, block, indent)
+        yield from _table_lines(block, width)
     else:
-        _print_bars(console, block, indent)
+        yield from _bar_lines(block, width)
 
 
-def _print_bullets(console: Console, block: Bullets, indent: int) -> None:
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    grid = Grid.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for item in block.items:
-        grid.add_row(Text("-"), Text(item, style=_TONES[block.tone]))
-    _print_indented(console, grid, indent)
-
-
-def _print_commands(console: Console, block: Commands, indent: int) -> None:
-    """Commands are never wrapped: a wrapped command cannot be copied."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for command, what in block.items:
-        console.print(Text(" " * indent + command, style="cyan"), no_wrap=True, soft_wrap=True)
-        if what:
-            console.print(Padding(Text(what, style="dim"), (0, 0, 0, indent + 4)))
-
-
-def _print_table(console: Console, block: Table, indent: int) -> None:
+def _table_lines(block: Table, width: int) -> Iterator[Line]:
     """A table. Rows that head a group take a line of their own, and then there are no titles."""
-    from rich.text import Text
-
     rows = [cells for i, cells in enumerate(block.rows) if i not in block.group_rows]
-    widths = [max(len(c) for c in column) for column in zip(block.titles, *rows, strict=True)]
-    pending: list[tuple[int, tuple[str, ...]]] = []
+    needed = [max(map(columns_of, column)) for column in zip(block.titles, *rows, strict=True)]
+    pending: list[tuple[str, tuple[str, ...]]] = []
+    if any(block.titles) and not block.group_rows:
+        pending.append((TITLES, block.titles))
     for number, cells in enumerate(block.rows):
         if number in block.group_rows:
-            _print_grid(console, block, pending, widths, indent)
+            yield from _grid_lines(block, pending, needed, width)
             pending = []
-            console.print(Text(" " * indent + cells[0], style="italic"))
+            yield from ([(line, "italic")] for line in wrapped(cells[0], width))
         else:
-            pending.append((number, cells))
-    _print_grid(console, block, pending, widths, indent)
+            pending.append(("bold" if number in block.strong_rows else "", cells))
+    yield from _grid_lines(block, pending, needed, width)
 
 
-def _print_grid(
-    console: Console,
-    block: Table,
-    rows: Sequence[tuple[int, tuple[str, ...]]],
-    widths: Sequence[int],
-    indent: int,
-) -> None:
-    from rich.table import Table as Grid
-    from rich.text import Text
-
+def _grid_lines(
+    block: Table, rows: Sequence[tuple[str, tuple[str, ...]]], needed: Sequence[int], width: int
+) -> Iterator[Line]:
+    """Rows under columns that are as wide as what stands in them, or as there is room for."""
     if not rows:
         return
-    grouped = bool(block.group_rows)
-    titled = not grouped and any(block.titles)
-    whole = _unwrapped(block, widths, console.width - indent)
-    grid = Grid(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=titled)
-    for index, title in enumerate(block.titles):
-        right = index in block.right
-        aligned = grouped and (right or index < len(widths) - 1)
-        grid.add_column(
-            Text(title, style="dim"),
-            justify="right" if right else "left",
-            overflow="fold",
-            no_wrap=index in whole,
-            min_width=widths[index] if aligned or index in whole else None,
-        )
-    for number, cells in rows:
-        style = "bold" if number in block.strong_rows else ""
-        grid.add_row(*(Text(cell, style=style) for cell in cells))
-    _print_indented(console, grid, indent)
+    last = len(needed) - 1
+    whole = _unwrapped(block, needed, width)
+    if block.group_rows:  # one width for all groups
+        whole |= {i for i in range(len(needed)) if i in block.right or i < last}
+    widths = [
+        needed[i]
+        if i in whole
+        else max(columns_of(line) for text in column for line in text.split("\n"))
+        for i, column in enumerate(zip(*(cells for _, cells in rows), strict=True))
+    ]
+    _narrow(widths, set(range(len(widths))) - whole, width - GAP * last)
+    for style, cells in rows:
+        columns = [
+            [_aligned(line, own, style, right=index in block.right) for line in wrapped(cell, own)]
+            for index, (cell, own) in enumerate(zip(cells, widths, strict=True))
+        ]
+        empty = [[("", ""), (" " * own, "")] for own in widths]
+        high = max(map(len, columns))
+        for column, nothing in zip(columns, empty, strict=True):
+            missing = [nothing] * (high - len(column))
+            column[:] = missing + column if style == TITLES else column + missing
+        for parts in zip(*columns, strict=True):
+            between: Line = [(" " * GAP, "")]
+            yield [part for own in parts for part in (*between, *own)][len(between) :]
+
+
+def _aligned(text: str, width: int, style: str, *, right: bool) -> Line:
+    """A cell's line, as wide as its column."""
+    bare = text.rstrip()
+    both = [(bare, style), (" " * (width - columns_of(bare)), "")]
+    return both[::-1] if right else both
+
+
+def _narrow(widths: list[int], wrapping: set[int], room: int) -> None:
+    """Take what is too much from the widest of the columns that wrap, the last of equals first."""
+    while sum(widths) > room and any(widths[index] > 1 for index in wrapping):
+        widths[max(wrapping, key=lambda index: (widths[index], index))] -= 1
 
 
 def _unwrapped(block: Table, widths: Sequence[int], available: int) -> set[int]:
@@ -190,11 +225,9 @@ def _unwrapped(block: Table, widths: Sequence[int], available: int) -> set[int]:
     return kept
 
 
-def _print_bars(console: Console, block: Bars, indent: int) -> None:
-    from rich.text import Text
-
+def _bar_lines(block: Bars, width: int) -> Iterator[Line]:
     numbers = max(len(bar.shown) for bar in block.bars)
-    room = console.width - indent - numbers - 10
+    room = width - numbers - 10
     names = min(max(len(bar.name) for bar in block.bars), max(room - FEWEST_CELLS, FEWEST_CELLS))
     cells = max(room - names, FEWEST_CELLS)
     part = 0
@@ -202,11 +235,9 @@ def _print_bars(console: Console, block: Bars, indent: int) -> None:
         colour = _BAR_COLOURS.get(bar.kind) or _PART_COLOURS[part % len(_PART_COLOURS)]
         part += bar.kind == "part"
         *above, name = textwrap.wrap(bar.name, names, subsequent_indent="  ") or [""]
-        for begun in above:
-            console.print(Text(f"{' ' * indent}{begun}"), no_wrap=True, crop=False)
-        lead = f"{' ' * indent}{name:<{names}}  {bar.shown:>{numbers}} {bar.share:>4}  "
-        line = Text(lead, style="bold" if bar.kind == "total" else "")
-        console.print(line + Text(_drawn(bar, cells), style=colour), no_wrap=True, crop=False)
+        yield from ([(begun, "")] for begun in above)
+        lead = f"{name:<{names}}  {bar.shown:>{numbers}} {bar.share:>4}  "
+        yield [(lead, "bold" if bar.kind == "total" else ""), (_drawn(bar, cells), colour)]
 
 
 def _drawn(bar: Bar, cells: int) -> str:
@@ -216,9 +247,3 @@ def _drawn(bar: Bar, cells: int) -> str:
     if end == start:
         return " " * min(start, cells - 1) + "▏"
     return " " * start + block * (end - start)
-
-
-def _print_indented(console: Console, renderable: object, indent: int) -> None:
-    from rich.padding import Padding
-
-    console.print(Padding(renderable, (0, 0, 0, indent)))  # type: ignore[arg-type]
