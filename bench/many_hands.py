@@ -65,7 +65,7 @@ LOOK_S = 0.2  # between looks of whoever leads
 MEASURE_S = 0.05  # that a fake measurement takes
 LEASE_S = 20.0
 MOST_REFUSED = 20  # workers, or drivers, that ended with an error
-MOST_S = 900.0  # of one search: what takes longer is stuck
+QUIET_S = 300.0  # without a trial more: it is stuck
 AWAY_S = 1.0  # at most, that a database is away, and that a kill waits for its instant
 
 
@@ -259,8 +259,10 @@ def chaos(
         victims |= {"worker": lambda: kill_worker(words, chance), "driver": driver.kill}
         plan = _plan(victims, kills, chance)
         moments = sorted(chance.uniform(0.05, 0.9) * trials for _ in range(kills))
-        while not (over := driver.is_over()) and time.monotonic() - begun < MOST_S:
-            made = sum(record.kind == "trial" for record in recorded(run_dir))
+        made, since = 0, begun
+        while not (over := driver.is_over()) and time.monotonic() - since < QUIET_S:
+            before, made = made, sum(record.kind == "trial" for record in recorded(run_dir))
+            since = time.monotonic() if made > before else since
             while plan and made >= moments[-len(plan)]:  # a busy machine passes several at once
                 time.sleep(chance.uniform(0.0, AWAY_S))
                 victims[plan.pop(0)]()
