@@ -186,3 +186,15 @@ def test_colour_is_for_terminals_and_never_against_the_users_wish(
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: terminal)
     _, text = typed("estimate", str(ROOT / "jobs" / "tiny_cpu.yaml"))
     assert ("\x1b[" in text) is coloured
+
+
+def test_what_the_user_opened_is_not_called_closed(typed: Typed, tmp_path: Path) -> None:
+    """Row lengths are unknown, and packing is on in the user's own script."""
+    (tmp_path / "sft.py").write_text(
+        "from peft import LoraConfig\nfrom trl import SFTConfig, SFTTrainer\n"
+        'args = SFTConfig("out", per_device_train_batch_size=4, max_length=1024, packing=True)\n'
+        'SFTTrainer("Qwen/Qwen3-1.7B", args, peft_config=LoraConfig(r=32)).train()\n'
+    )
+    shown = typed("tune", "sft.py", "--rows", "20000", "--gpu", "l40s")[1]
+    assert "packing on" in shown
+    assert "packing" not in shown.partition("Closed, and worth")[2].partition(".")[0]

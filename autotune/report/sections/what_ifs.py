@@ -41,7 +41,10 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     if not best or not most:
         return ""
     if lengths_open(payload.job):
-        closed = [e for e in payload.sensitivities if e.class_ != "quality" and e.fits]
+        closed = [
+            e for e in payload.sensitivities
+            if e.class_ != "quality" and e.fits and e.value != "off"  # what the user opened is open
+        ]  # fmt: skip
         closed.sort(key=lambda each: each.duration_s is not None)  # padding alone comes first
         names = dict.fromkeys(name(each.knob) for each in closed)
         listed = ", ".join(list(names)[:most])
