@@ -262,7 +262,8 @@ class Source:
         with counting_told_to(told):
             if self.from_args is not None:
                 return jobs_of_command(self.from_args, overrides, variant=self.variant)
-            recorded = self.recorded_job()
+            is_folder = self.job is not None and self.job.is_dir()
+            recorded = self.recorded_job() if is_folder else None
             if recorded is not None:
                 return jobs_of_spec(recorded.spec, recorded.base_dir, overrides, str(self.job))
             if self.job is not None:
@@ -271,11 +272,9 @@ class Source:
 
     def recorded_job(self) -> RecordedRun | None:
         """The record of the run folder that is named in the place of a job; None for a file."""
-        if self.job is None or not self.job.is_dir():
-            return None
         from autotune.app.runs.folder import is_run, load_record
 
-        return load_record(self.job) if is_run(self.job) else None
+        return load_record(self.job) if self.job is not None and is_run(self.job) else None
 
     def only(self, overrides: Overrides, *, quiet: bool) -> Job:
         """The one job that is asked about. Raises InputError for several."""

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from autotune.app.probing.ground import Ground, local_bill
 from autotune.app.probing.probe import Prober
 from autotune.app.workers import lead
 from autotune.app.workers import terms as terms_of_study
-from autotune.app.workers.join import KNOWN_PROBES, LEFT, work
+from autotune.app.workers.departures import LEFT, LEFT_FILE, leave, reasons
+from autotune.app.workers.join import KNOWN_PROBES, work
 from autotune.app.workers.lead import Question, probe_by_workers
 from autotune.app.workers.local import LocalExecutor
 from autotune.app.workers.terms import checked, ground_of, terms_of
@@ -197,27 +199,28 @@ def test_a_leader_without_workers_believes_the_one_that_left_because_it_was_over
     study = shared_study(
         run_dir=tmp_path, storage=None, name="run", job_key="job", resume=False,
     )  # fmt: skip
-    looks = 0
+    looks, asked = 0, terms()
 
-    def leave() -> None:
+    def depart() -> None:
         if looks == left_at_look:
-            study.set_user_attr(f"{LEFT}:somebody", "nothing better is left")
+            leave(shared, tmp_path / "workers" / "somebody", asked, "nothing better is left")
 
     def look() -> tuple[list[Any], list[Any]]:
         nonlocal looks
         looks += 1
-        leave()
+        depart()
         assert looks < 9, "it waits for another worker"
         return [], []
 
-    leave()
-    shared = SimpleNamespace(study=study, bury=list, look=look)
+    shared: Any = SimpleNamespace(study=study, bury=list, look=look)
+    depart()
     led = SimpleNamespace(shared=shared, gather=int)
     undecided = SimpleNamespace(decide=lambda *_: Task("search"), at_work=list)
     crew = SimpleNamespace(count=0, watch=list)
     news = lead.News(lambda _: None, "", waits=True)
     pace = lead.Pace(poll_s=0.0, quiet_s=0.0)
-    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew, news, pace)  # type: ignore[arg-type]
+    left = partial(reasons, shared, tmp_path, asked)
+    end = lead._followed(led, undecided, SimpleNamespace(bill=[]), crew, news, pace, left)  # type: ignore[arg-type]
     assert end == Task("end", "nothing better is left")
 
 
@@ -230,15 +233,33 @@ def test_who_left_a_search_of_fewer_probes_is_not_believed_of_one_of_more(tmp_pa
                  seed=0, job_key="job", prior=None)
         for probes in (2, 7)
     )  # fmt: skip
-    departure = f"{LEFT}:somebody"
     with leading(search_of, place, few, resume=False) as led:
-        led.shared.study.set_user_attr(departure, "its probes are spent")
-    with leading(search_of, place, few, resume=True) as led:
-        lead.carry_departures(led, few)
-        assert led.shared.study.user_attrs[departure] == "its probes are spent"
+        leave(led.shared, tmp_path / "workers" / "somebody", few, "its probes are spent")
+        assert reasons(led.shared, tmp_path, few) == ["its probes are spent"]
     with leading(search_of, place, more, resume=True) as led:
-        lead.carry_departures(led, more)
-        assert lead._left(led) == []
+        assert reasons(led.shared, tmp_path, more) == []
+    with leading(search_of, place, more, resume=True) as led:  # the one before was killed so early
+        assert reasons(led.shared, tmp_path, more) == []
+
+
+def test_who_left_is_believed_though_a_leader_was_killed_when_it_had_cleared_the_journal(
+    tmp_path: Path,
+) -> None:
+    place, own = Place(tmp_path, None, "run", "job"), ground()
+    search_of = SharedSearch(own.bill, "cost", "calibrated", 0, {})
+    asked, folder = terms(), tmp_path / "workers" / "somebody"
+    folder.mkdir(parents=True)
+    with leading(search_of, place, asked, resume=False) as led:
+        leave(led.shared, folder, asked, "nothing better is left")
+    for _ in range(2):  # the first one ends as soon as it leads
+        with leading(search_of, place, asked, resume=True) as led:
+            attributes = led.shared.study.user_attrs
+            assert not any(name.startswith(LEFT) for name in attributes), "written anew"
+            said = reasons(led.shared, tmp_path, json.loads(json.dumps(asked)))
+            assert said == ["nothing better is left"]
+    (folder / LEFT_FILE).write_text("{")
+    with leading(search_of, place, asked, resume=True) as led:
+        assert reasons(led.shared, tmp_path, asked) == []
 
 
 def test_a_leader_says_what_it_waits_for_and_who_begins_with_what(

@@ -12,6 +12,7 @@ from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import probes_of_workers, tell_held
 from autotune.app.runs.folder import runs_root
+from autotune.app.workers.departures import leave
 from autotune.app.workers.terms import checked, ground_of, probing_of
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.paths import whole
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
     from autotune.search.study.turns import SharedStudy
 
-LEFT = "autotune:left"  # of a study: why each worker has gone
 KNOWN_PROBES = "autotune:probes"  # of a study: those made before its leader began, or went on
 
 
@@ -82,7 +82,7 @@ def work(
         prober.adopt(study.user_attrs.get(KNOWN_PROBES, []))
         with closing(prober):
             end = search.work(shared, log, prober, len(ground.bill), tell)
-        study.set_user_attr(f"{LEFT}:{owner.name}", end.why)
+        leave(shared, folder, terms, end.why)
         return end.why
 
 

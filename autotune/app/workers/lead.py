@@ -10,6 +10,7 @@ import shlex
 import sys
 import time
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.app.probing.figures import short
@@ -22,8 +23,9 @@ from autotune.app.probing.study import (
     probed_of,
     probes_of_workers,
 )
+from autotune.app.workers.departures import reasons
 from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.join import LEFT, as_told, tell_probes
+from autotune.app.workers.join import as_told, tell_probes
 from autotune.app.workers.terms import terms_of
 from autotune.catalog.locks import take_away_dead
 from autotune.domain.errors import InputError, NoLocalDevice
@@ -31,7 +33,7 @@ from autotune.domain.paths import near
 from autotune.domain.units import format_seconds
 from autotune.frozen import dataclass
 from autotune.probe.runner import OF_PROBE, OF_SESSION
-from autotune.search.measured.joining import TERMS, Place, leading
+from autotune.search.measured.joining import Place, leading
 from autotune.search.measured.prior import PRIOR_FILE
 from autotune.search.measured.shared import SharedSearch, Task
 from autotune.search.study.backends import url_to_type
@@ -40,7 +42,6 @@ from autotune.search.study.record import WORKERS_FOLDER
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import Any
 
     from autotune.app.probing.ground import Ground
     from autotune.app.probing.plan import ProbeOptions
@@ -55,7 +56,6 @@ WAITING_S = 60.0  # that nobody probes, before that is said; then twice as long
 LOOK_S = 0.1
 LEAVE_S = 20.0  # for workers to see by themselves that it is over
 EXECUTORS = ("local", "ray", "slurm")
-DECIDING = ("probing", "objective")  # the terms that say when a search is over
 STARTS_EACH = 4  # of a worker, counting those that were killed
 
 
@@ -129,14 +129,14 @@ def probe_by_workers(
             take_away_dead(folder, OF_PROBE, OF_SESSION)  # gigabytes, of a killed worker
         job = worker_job(ground, place)
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
-        carry_departures(led, terms)
         gather_probes(prober, run_dir)
         tell_probes(led.shared, prober)
         try:
             crew.start()
             _say_turns(ground, local, options, announce)
             news = News(announce, " ".join(joined_by(place)), waits=not crew.count)
-            end = _followed(led, search, prober, crew, news, asked.pace)
+            left = partial(reasons, led.shared, run_dir, terms)
+            end = _followed(led, search, prober, crew, news, asked.pace, left)
             crew.let_leave()
         finally:
             crew.executor.stop()
@@ -264,13 +264,14 @@ class News:
 
 
 def _followed(
-    led: Led, search: SharedSearch, prober: Prober, crew: Crew, news: News, pace: Pace
+    led: Led, search: SharedSearch, prober: Prober, crew: Crew, news: News, pace: Pace,
+    left: Callable[[], list[str]],
 ) -> Task:  # fmt: skip
     """Wait until it is over, or nobody is left to work on it; how it ended.
 
     Where others bring the workers, one that left because it was over is believed, also where what
     this process knows of the probes would let it go on: nobody else may come. It may have left
-    before this leader came.
+    before this leader came. left: why each of them has gone.
     """
     known: object = None
     task = Task("search")
@@ -286,30 +287,15 @@ def _followed(
             quiet_since = time.monotonic()
         if task.kind == "end":
             return task
-        living, left = crew.watch(), _left(led)
+        living = crew.watch()
         if crew.count and not living and not led.shared.pending():
             led.gather()  # the last one may have ended the search since we looked
             ended = search.decide(led.shared, prober, len(prober.bill))
             if ended.kind == "end":
                 return ended
-            why = crew.why_all_ended() or (left[-1] if left else "")
+            why = crew.why_all_ended() or next(reversed(left()), "")
             return Task("end", why or "all workers have ended")
         quiet = not pending and time.monotonic() - quiet_since > pace.quiet_s
-        if not crew.count and quiet and left:
-            return Task("end", left[-1])
+        if not crew.count and quiet and (said := left()):
+            return Task("end", said[-1])
         time.sleep(pace.poll_s)
-
-
-def carry_departures(led: Led, terms: dict[str, Any]) -> None:
-    """Who left under the leader before this one is believed, unless more was asked for since."""
-    known = led.before.get(TERMS)
-    same = isinstance(known, dict) and all(known.get(name) == terms[name] for name in DECIDING)
-    for name, why in led.before.items():
-        if name.startswith(LEFT):  # a run folder's journal is written anew, a database stays
-            led.shared.study.set_user_attr(name, why if same else "")
-
-
-def _left(led: Led) -> list[str]:
-    """Why each worker that found the search to be over has gone, the last one last."""
-    attributes = led.shared.study.user_attrs
-    return [str(why) for name, why in attributes.items() if name.startswith(LEFT) and why]

@@ -66,15 +66,11 @@ class Opened:
 
 @dataclass()
 class Led:
-    """A search as its leader has it: the study and the record that outlives it.
-
-    before: what the study said of itself when the leader before this one had it.
-    """
+    """A search as its leader has it: the study and the record that outlives it."""
 
     shared: SharedStudy
     log: TrialLog
     resumed: int = field(default=0)
-    before: dict[str, Any] = field(default_factory=dict)
 
     def gather(self) -> int:
         """Take over what workers have finished, by the study and by their records; how many."""
@@ -101,7 +97,6 @@ def leading(
         log.gather()
         for folder in place.run_dir.glob(f"{WORKERS_FOLDER}/*"):  # no later worker writes there
             sweep(folder)
-        before = _attributes(place) if resume else {}
         study = shared_study(
             run_dir=place.run_dir, storage=place.storage, name=place.name,
             job_key=place.job_key, resume=resume, marks={TERMS: BEGUN},
@@ -115,7 +110,7 @@ def leading(
             shared.bury()
             shared.rebuild(log.records, search._distributions())  # noqa: SLF001 - of one room
             study.set_user_attr(TERMS, terms)  # whoever reads them may begin
-            led = Led(shared, log, len(log.records), before)
+            led = Led(shared, log, len(log.records))
             led.gather()
             yield led
 
@@ -174,15 +169,6 @@ def header_of(search: SharedSearch, place: Place) -> dict[str, str]:
         "job_key": place.job_key, "score": search.score, "measured": "yes",
         "space": search.priced.identity,
     }  # fmt: skip
-
-
-def _attributes(place: Place) -> dict[str, Any]:
-    """Of the study as it is; nothing where there is none, or where its journal is damaged."""
-    with contextlib.suppress(Exception):  # Optuna's, of any kind; the study is rebuilt anyway
-        study = joined_study(run_dir=place.run_dir, storage=place.storage, name=place.name)
-        with contextlib.closing(Opened(study)):
-            return dict(study.user_attrs)
-    return {}
 
 
 def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
