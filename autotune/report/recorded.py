@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.answer.contract import read
-from autotune.domain.config import KNOBS, completed
+from autotune.domain.config import KNOBS, LATER, completed
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.report.schema import SCHEMA_VERSION, RecommendationPayload
@@ -33,11 +33,8 @@ def recorded_payload(content: Mapping[str, Any], where: str) -> RecommendationPa
     return found if "limits" in content else _with_odds(found)
 
 
-SPLIT = ("micro_batch_size", "gradient_accumulation_steps")  # what the texts multiply
-
-
 def _check_knobs(content: Mapping[str, Any]) -> None:
-    """Raise ValueError for a configuration with a value that its knob cannot have."""
+    """Raise ValueError for a configuration without a knob, or with a value that it cannot have."""
     waiting: list[tuple[str, Any]] = list(content.items())
     while waiting:
         path, here = waiting.pop()
@@ -47,8 +44,8 @@ def _check_knobs(content: Mapping[str, Any]) -> None:
             waiting += [(f"{path}.{index}", each) for index, each in enumerate(here)]
         if not (path.endswith(".config") and isinstance(here, dict)):
             continue
-        absent = [name for name in SPLIT if name not in here]
-        if path in {"best.config", "today.config"} and absent:
+        absent = [name for name in KNOBS if name not in here and name not in LATER]
+        if absent:
             msg = f"{path}: {absent[0]} is not there"
             raise ValueError(msg)
         for name in KNOBS.keys() & here.keys():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from commandline import typed
 
 from autotune.app.learn.what_ran import _rank
+from autotune.evidence.learned.effects import Residual
+from autotune.evidence.learned.residuals import PARTS, _residual
 from autotune.evidence.learned.store import store_path
 
 if TYPE_CHECKING:
@@ -54,6 +58,39 @@ def test_a_recorded_pick_without_its_batch_is_named(absent: str, tmp_path: Path)
     done = typed("report", str(run), "--format", "md", home=tmp_path)
     assert done.returncode == 2
     assert f"{absent} is not there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda row: row["config"].pop("gradient_accumulation_steps"), "accumulation_steps is not"),
+        (lambda row: row["config"].pop("precision"), "precision is not there"),
+        (lambda row: row["time_s"].update(data_wait=math.nan), "time_s.data_wait: it is nan"),
+    ],
+)
+def test_a_recorded_alternative_that_is_damaged_is_named(
+    damage: Callable[[Any], None], named: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert typed("tune", JOB, "--run", str(run), home=tmp_path).returncode == 0
+    answer: dict[str, Any] = json.loads((run / "recommendation.json").read_text())
+    damage(answer["alternatives"][1])
+    (run / "recommendation.json").write_text(json.dumps(answer))
+    for format_ in ("html", "json"):
+        done = typed("report", str(run), "--format", format_, home=tmp_path)
+        assert done.returncode == 2
+        assert "damaged at alternatives.1" in done.stderr
+        assert named in done.stderr
+
+
+@pytest.mark.parametrize(
+    "damage", [{"device": ["h100"] * 3}, {"count": 1.5}, {"save_bytes_per_s": "fast"}, {"id": 3}]
+)
+def test_a_kept_residual_of_another_type_is_none(damage: dict[str, Any]) -> None:
+    sound = Residual("a", "h100", 1, "s", "m", "x", 0.1, 0.1, 0.1, (0.1,) * PARTS)
+    assert _residual(asdict(sound)) == sound
+    with pytest.raises((ValueError, TypeError)):
+        _residual({**asdict(sound), **damage})
 
 
 def test_a_rank_that_no_adapter_has_is_none() -> None:

@@ -142,7 +142,11 @@ def read(kind: type[Kind], content: Mapping[str, Any]) -> Kind:
     from pydantic import ValidationError
 
     try:
-        found: Kind = _adapter(kind).validate_json(json.dumps(content), strict=True)
+        text = json.dumps(content, allow_nan=False)
+    except ValueError:
+        raise ValueError(_not_finite(content)) from None
+    try:
+        found: Kind = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
@@ -150,6 +154,16 @@ def read(kind: type[Kind], content: Mapping[str, Any]) -> Kind:
         msg = f"{place}: {first['msg'].lower()}"
         raise ValueError(msg) from None
     return found
+
+
+def _not_finite(content: Any, where: str = "") -> str:  # noqa: ANN401 - parsed JSON
+    """Which number of it is infinite or none, in words; empty where each is finite."""
+    if isinstance(content, float) and not math.isfinite(content):
+        return f"{where}: it is {content}"
+    inner = dict(enumerate(content)) if isinstance(content, list) else content
+    inner = inner.items() if isinstance(inner, dict) else ()
+    found = (_not_finite(own, f"{where}.{key}".lstrip(".")) for key, own in inner)
+    return next(filter(None, found), "")
 
 
 @functools.cache

@@ -91,9 +91,12 @@ def _residual(entry: dict[str, Any]) -> Residual:
         found.sd,
         found.noise,
         found.save_log or 0.0,
+        found.save_bytes_per_s or 0.0,
     )
+    words = ("id", "device", "stack", "method", "shape")
+    named = all(isinstance(entry[w], str) for w in words) and isinstance(entry["count"], int)
     sized = len(found.shares) == PARTS and found.count > 0 and found.sd > 0 and found.noise > 0
-    if not sized or not all(math.isfinite(number) for number in numbers):
+    if not named or not sized or not all(math.isfinite(number) for number in numbers):
         msg = "no residual"
         raise ValueError(msg)
     return found
