@@ -27,7 +27,7 @@ def job(folder: Path, code: str) -> WorkerJob:
     return WorkerJob((sys.executable, "-c", code), folder, "cpu")
 
 
-def until(found: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(found: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < deadline

@@ -116,7 +116,7 @@ def server(greeting: bytes | None) -> Iterator[int]:
             thread.join()
 
 
-def until(found: Callable[[], bool], seconds: float = 90.0) -> None:
+def until(found: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < deadline

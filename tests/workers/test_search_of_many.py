@@ -162,10 +162,16 @@ def test_a_worker_that_is_killed_is_replaced_and_its_configuration_probed_by_ano
     assert found.explored.pick in found.explored.confirmed
 
 
-def kill_when_busy(process: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline = time.monotonic() + 60.0
-    while not list(folder.glob("workers/*/probes.jsonl")) and time.monotonic() < deadline:
+def until_probed(folder: Path) -> None:
+    """Wait for the first probe, however busy the machine is."""
+    deadline = time.monotonic() + 600.0
+    while not list(folder.glob("workers/*/probes.jsonl")):
+        assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def kill_when_busy(process: subprocess.Popen[bytes], folder: Path) -> None:
+    until_probed(folder)
     os.kill(process.pid, signal.SIGKILL)
 
 
@@ -180,9 +186,7 @@ def test_a_search_whose_leader_is_killed_goes_on_where_it_was(tmp_path: Path) ->
     )
     path = os.pathsep.join((str(HANDS.parent), os.environ.get("PYTHONPATH", "")))
     leader = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
-    deadline = time.monotonic() + 120.0
-    while len(list(folder.glob("workers/*/probes.jsonl"))) < 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until_probed(folder)
     leader.kill()
     leader.wait()
     found = many(folder, resume=True)

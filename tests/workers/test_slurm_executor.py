@@ -86,7 +86,7 @@ def job(folder: Path, code: str, device: str = "cpu", count: int = 1) -> WorkerJ
     return WorkerJob((sys.executable, "-c", code), folder, device, count, {"WHO": "it's me"})
 
 
-def until(found: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(found: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < deadline
