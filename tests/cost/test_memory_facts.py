@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from builders import BLAS_A100, lora, memory_columns, priced_job
+from builders import BLAS_A100, equal_rows, lora, memory_columns, priced_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,6 +134,37 @@ def test_fsdp_gathers_two_layers_at_the_top_of_the_backward_and_one_at_its_botto
     assert beside["last layer"] == pytest.approx(layer + casts)
     assert beside["saving"] == layer
     assert beside["head forward"] == pytest.approx(float(step.cached_casts[0]))
+
+
+@pytest.mark.parametrize(
+    ("devices", "rows", "measured_gb"),
+    [(2, 2, 39.99), (4, 4, 28.04), (8, 2, 22.50), (8, 4, 22.61)],
+)
+def test_fsdp_holds_all_gradients_of_earlier_micro_steps(
+    devices: int, rows: int, measured_gb: float
+) -> None:
+    """Rows fms-0387, 0427, 0428 and 0431: Mistral-7B in full, two micro-steps, short rows."""
+    job = job_of(method=Method("full"), autocast=False)
+    job = replace(job, lengths=equal_rows(400), max_length=400)
+    twice, once = (
+        allocated(
+            replace(job, global_batch_size=micro_steps * devices * rows),
+            offer__count=devices, sharding="fsdp", micro_batch_size=rows,
+        ) / 1e9
+        for micro_steps in (2, 1)
+    )  # fmt: skip
+    assert twice == pytest.approx(measured_gb, rel=0.06)
+    assert once < 0.93 * measured_gb
+
+
+def test_a_trainer_that_reduces_at_each_micro_step_holds_its_share_of_gradients() -> None:
+    knobs = {"offer__count": 4, "sharding": "fsdp"}
+    step, own = (
+        Step.of(job_of(method=Method("full"), **software), columns(**knobs)).static
+        for software in ({}, {"own_model": True, "stack": "torchtune"})
+    )
+    assert float(step.sums[0]) == pytest.approx(4 * float(step.gradients[0]), rel=1e-6)
+    assert float(own.sums[0]) == float(own.gradients[0])
 
 
 def test_a_window_shorter_than_the_rows_gives_sdpa_a_mask() -> None:

@@ -129,8 +129,8 @@ def _standing(step: Step) -> FloatArray:
 
 def _held(step: Step) -> FloatArray:
     """[bytes] gradients alive during the forward: those of earlier micro-steps."""
-    sums = step.static.sums_here * step.static.gradients
-    return np.where(step.accumulates, np.maximum(sums, _standing(step)), _standing(step))
+    sums = np.maximum(step.static.sums, _standing(step))
+    return np.where(step.accumulates, sums, _standing(step))
 
 
 def _so_far(step: Step, made: FloatArray) -> FloatArray:

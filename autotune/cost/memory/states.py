@@ -240,7 +240,7 @@ class Static:
     gradient_shards: FloatArray
     stored: FloatArray  # of the weights, wherever they lie and however many share them
     gradients_here: FloatArray  # 1 where reduced gradients stay on the device, 0 where they leave
-    sums_here: FloatArray  # 1 where gradients of earlier micro-steps do so
+    sums: FloatArray  # gradients of earlier micro-steps
     zero: deepspeed.Transient  # what DeepSpeed has besides; its share of `buckets` is in there
 
 
@@ -314,9 +314,33 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         gradient_shards=gradient_shards,
         stored=whole,
         gradients_here=here,
-        sums_here=np.where(states, 0.0, 1.0),
+        sums=np.where(states, 0.0, _sums(job, columns, element, gradients, trains * trainable)),
         zero=zero,
     )
+
+
+def _sums(
+    job: Job,
+    columns: Columns,
+    element: FloatArray,
+    gradients: FloatArray,
+    trainable: FloatArray,
+) -> FloatArray:
+    """[bytes] of the gradients of earlier micro-steps, where they stay on the device.
+
+    FSDP reduces at the last micro-step only: until then a device holds the gradients of all
+    weights, in the dtype that they travel in. torchtune and Composer (llm-foundry) reduce at each.
+    Source: transformers 5.23 trainer.py, `accelerator.no_sync` around all micro-steps but the last
+    (not under DeepSpeed); accelerate 1.15 no_sync, for both of FSDP's versions; litgpt 0.5.13
+    finetune/full.py, `no_backward_sync`; torch 2.13 fsdp/_runtime_utils.py, _post_backward_hook.
+    """
+    software = job.software
+    defers = not software.own_model or is_litgpt(job)
+    whole = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    if not defers or software.steps_in_backward:
+        return gradients
+    half = columns.equals("precision", "bf16", "fp16")
+    return np.where(whole, np.where(half, 2.0, element) * trainable, gradients)
 
 
 def gathered_bytes(
