@@ -87,7 +87,7 @@ SWITCHES = {  # of adapters -> the module
     "lora_query": "q_proj", "lora_key": "k_proj", "lora_value": "v_proj",
     "lora_projection": "o_proj",
 }  # fmt: skip
-_SHARDS_SD = 0.15  # of its shards: three published peaks are 4 to 19 % above
+_SHARDS_SD = 0.17  # of its shards: three published peaks are 4 to 24 % above
 MLP = ("gate_proj", "up_proj", "down_proj")  # one switch, lora_mlp
 # Between the two, 16 configurations of config_hub differ by -25 to +13 % in their peaks.
 _UNKNOWN_VERSION = Uncounted(
@@ -211,7 +211,7 @@ def _read_strategy(parsed: Parsed) -> None:
     several = (parsed.devices or 1) > 1
     parsed.knobs["activation_checkpointing"] = "full" if several else "none"
     if several and parsed.values["method"]["kind"] == "full":
-        why = "published peaks of its shards are 4 to 19 % above what is counted"
+        why = "published peaks of its shards are 4 to 24 % above what is counted"
         parsed.uncounted.append(Uncounted("devices", str(parsed.devices), why, 0.10, _SHARDS_SD))
 
 

@@ -73,11 +73,11 @@ def test_litgpt_shards_and_recomputes_on_several_devices(
     assert today.sharding == ("fsdp" if devices > 1 else "none")
 
 
-def test_full_litgpt_on_several_devices_may_take_a_fifth_more(tmp_path: Path) -> None:
-    """Three published peaks of its shards are 4 to 19 % above what is counted."""
+def test_full_litgpt_on_several_devices_may_take_a_quarter_more(tmp_path: Path) -> None:
+    """Three published peaks of its shards are 4 to 24 % above what is counted."""
     one, four = (litgpt(tmp_path, devices=n, adapters="optimizer: AdamW") for n in (1, 4))
     widened = four.uncounted_sd[1] ** 2 - one.uncounted_sd[1] ** 2
-    assert np.sqrt(widened) * 1.2816 == pytest.approx(np.log(1.2), rel=0.06)
+    assert np.sqrt(widened) * 1.2816 == pytest.approx(np.log(1.24), rel=0.06)
     assert four.today is not None
     assert four.today.optimizer == "adamw_torch"
 

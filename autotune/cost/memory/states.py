@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed
-from autotune.cost.memory.modelling_code import family_memory, is_litgpt
+from autotune.cost.memory.modelling_code import LITGPT, family_memory, is_litgpt
 from autotune.cost.parameters import (
     adapter_parameters,
     embedding_parameters,
@@ -335,7 +335,7 @@ def _sums(
     finetune/full.py, `no_backward_sync`; torch 2.13 fsdp/_runtime_utils.py, _post_backward_hook.
     """
     software = job.software
-    defers = not software.own_model or is_litgpt(job)
+    defers = not software.own_model or software.stack == LITGPT
     whole = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
     if not defers or software.steps_in_backward:
         return gradients
