@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Parts(), "parts")
-    if hasattr(config, "workerinput"):  # the workers are the parallelism: before torch is imported
-        os.environ["OMP_NUM_THREADS"] = "1"
+    if config.getoption("numprocesses", None):  # they are the parallelism, and begin with this:
+        os.environ["OMP_NUM_THREADS"] = "1"  # numpy, which the warnings' filters import, reads it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

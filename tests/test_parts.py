@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from parts import SERVICES, Parts, processor_s
 
 
@@ -32,3 +35,13 @@ def test_the_processors_seconds_of_a_child_that_was_waited_for_count() -> None:
     code = "import time\nwhile time.process_time() < 0.2: pass"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert processor_s() - before >= 0.2
+
+
+@pytest.mark.skipif(
+    "PYTEST_XDIST_WORKER" not in os.environ or not Path("/proc/self/environ").is_file(),
+    reason="of workers, where a process can be asked what it began with",
+)
+def test_a_worker_begins_with_one_thread() -> None:
+    """Numpy counts its threads as it is imported, which is before any test file is."""
+    begun_with = Path("/proc/self/environ").read_bytes().split(b"\0")
+    assert b"OMP_NUM_THREADS=1" in begun_with

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,16 +80,16 @@ class MeasuredSteps:
     def __len__(self) -> int:
         return len(self.cases)
 
-    def predict(self, c: Constants, factor: FloatArray) -> FloatArray:
-        """[n, s] one optimizer step under the constants. factor: of every step's offsets."""
+    def under(self, c: Constants) -> PlainSteps:
+        """The steps' parts under the constants, before any offset: most of what pricing takes."""
         seconds = self.terms.seconds(c)
         per_micro, per_step = self.links.exposed(c, seconds["micro_step_s"])
-        micro = np.maximum(seconds["micro_step_s"] * factor, seconds["roofline_s"])
-        busy = micro + per_micro * factor
-        wait = data.wait_s(busy_s=busy, batch_s=self.batch_s, workers=self.workers)
-        once = (self.optimizer.seconds(c) + per_step) * factor
-        total: FloatArray = self.accumulation * (busy + wait) + once
-        return total
+        once = self.optimizer.seconds(c) + per_step
+        return PlainSteps(self, seconds["micro_step_s"], seconds["roofline_s"], per_micro, once)
+
+    def predict(self, c: Constants, factor: FloatArray) -> FloatArray:
+        """[n, s] one optimizer step under the constants. factor: of every step's offsets."""
+        return self.under(c).times(factor)
 
     def take(self, where: np.ndarray) -> MeasuredSteps:
         """The steps at the places `where` (indices or a mask)."""
@@ -104,6 +105,26 @@ class MeasuredSteps:
             self.accumulation[index],
             self.seconds[index],
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainSteps:
+    """Parts of measured steps under some constants, in seconds. Arrays: [n]."""
+
+    steps: MeasuredSteps
+    micro_s: FloatArray  # of a micro-step by itself
+    roofline_s: FloatArray
+    exposed_s: FloatArray  # of communication, a micro-step
+    once_s: FloatArray  # a step: the optimizer, and communication
+
+    def times(self, factor: FloatArray) -> FloatArray:
+        """[n, s] one optimizer step, with each step's offsets."""
+        own = self.steps
+        micro = np.maximum(self.micro_s * factor, self.roofline_s)
+        busy = micro + self.exposed_s * factor
+        wait = data.wait_s(busy_s=busy, batch_s=own.batch_s, workers=own.workers)
+        total: FloatArray = own.accumulation * (busy + wait) + self.once_s * factor
+        return total
 
 
 def _taken(block: Any, index: np.ndarray) -> Any:  # noqa: ANN401 - any block of equal arrays
@@ -290,8 +311,12 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
     mean, sd = _prior()
     p = len(NAMES)
 
+    @lru_cache(maxsize=1)  # most derivatives are those of offsets, under the same constants
+    def under(constants: bytes) -> PlainSteps:
+        return steps.under(_decode(np.frombuffer(constants)))
+
     def residuals(x: FloatArray) -> FloatArray:
-        predicted = steps.predict(_decode(x[:p]), np.exp(design @ x[p:]))
+        predicted = under(x[:p].tobytes()).times(np.exp(design @ x[p:]))
         own: FloatArray = weights * (np.log(predicted) - measured)
         return own
 

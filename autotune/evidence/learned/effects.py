@@ -163,12 +163,15 @@ def believed(found: Sequence[Residual]) -> tuple[list[Residual], dict[str, str]]
     """
     kept, doubted = [], {}
     for own in found:
-        alike = sum(
-            other.machine == own.machine and abs(other.log - own.log) <= AGREEMENT
-            for other in found
-        )
         usual = max(math.log(LARGEST_FACTOR), SURPRISE * own.sd)
-        if abs(own.log) <= usual or (alike >= AGREEING and abs(own.log) <= MOST):
+        if abs(own.log) <= usual or (
+            abs(own.log) <= MOST
+            and sum(
+                abs(other.log - own.log) <= AGREEMENT and other.machine == own.machine
+                for other in found
+            )
+            >= AGREEING
+        ):
             kept.append(own)
         else:
             way = "slower" if own.log > 0 else "faster"
