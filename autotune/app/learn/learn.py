@@ -266,7 +266,7 @@ def table_of(usable: Sequence[Usable]) -> str:
     writer.writeheader()
     for own in usable:
         row = own.run.row
-        writer.writerow({column: _inert(row.text(column)) for column in COLUMNS})
+        writer.writerow({column: _inert(row.texts[column]) for column in COLUMNS})
     return stream.getvalue()
 
 

@@ -122,20 +122,21 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     reason = refusal_of(row)
     if reason:
         raise Refused(reason)
-    model = model_named(row.text("model_id"), find_model)
-    device = device_of(row.text("gpu"), row.notes)
+    model = model_named(row.texts["model_id"], find_model)
+    device = device_of(row.texts["gpu"], row.notes)
     if model is None or device is None:
         raise Refused(UNKNOWN_MODEL if model is None else UNKNOWN_GPU)
-    if LITGPT in row.word("source_repo") and model.activation.startswith("gelu"):
+    if LITGPT in row.words["source_repo"] and model.activation.startswith("gelu"):
         model = replace(model, activation="gelu")  # its GptNeoxMLP: torch's fused kernel
     device = without_nvlink(device, row.notes)
-    gpus = row.count("n_gpus") or 1
-    sharding, offload = sharding_of(row.text("parallelism"), gpus, row.notes), offload_of(row)
+    gpus = row.counts["n_gpus"] or 1
+    sharding, offload = sharding_of(row.texts["parallelism"], gpus, row.notes), offload_of(row)
+    trainer = trainer_of(row)
     split = batch_split(row, gpus)
-    if split[0] * (row.count("seq_len") or 1) > MOST_TOKENS:
+    if split[0] * (row.counts["seq_len"] or 1) > MOST_TOKENS:
         raise Refused(TOO_MANY_TOKENS)
     method, assumed = method_of(row, model)
-    attention, more = attention_of(row, model, trainer_of(row))
+    attention, more = attention_of(row, model, trainer)
     compiled, scope = compile_of(row)
     precision, default = precision_of(row, device)
     checkpointing, own = checkpointing_of(row)
@@ -150,11 +151,13 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         "compile_scope": scope,
     }
     network, joined = network_of(row, device, gpus)
-    shared = SHARING_ASSUMED if "not stated" in row.word("parallelism") and gpus > 1 else ""
+    shared = SHARING_ASSUMED if "not stated" in row.words["parallelism"] and gpus > 1 else ""
     guessed = tuple(text for text in (default, own, offload[1], shared, joined) if text)
     return _described(
         row,
-        _Parts(model, method, device, gpus, network, split, knobs, (*assumed, *more), guessed),
+        _Parts(
+            model, method, device, gpus, network, split, knobs, trainer, (*assumed, *more), guessed
+        ),
     )
 
 
@@ -167,31 +170,32 @@ class _Parts:
     network: Network | None
     split: tuple[int, int]
     knobs: dict[str, str]
+    trainer: str
     assumed: tuple[str, ...]
     guessed: tuple[str, ...]
 
 
 def _described(row: Row, parts: _Parts) -> Described:
-    known = lengths_of(row, row.count("seq_len"))
+    known = lengths_of(row, row.counts["seq_len"])
     if known is None:
         raise Refused(LENGTH_NOT_STATED)
+    workers = count_in(r"\bworkers (\d+)\b", row.notes) or 0
+    cores = count_in(r"\bhost (\d+) cores\b", row.notes)
     micro, accumulation = parts.split
     global_batch = micro * accumulation * parts.gpus
     config = Config(
         micro_batch_size=micro,
         gradient_accumulation_steps=accumulation,
-        num_dataloader_workers=count_in(r"\bworkers (\d+)\b", row.notes) or 0,
+        num_dataloader_workers=workers,
         checkpoint_every_steps=NEVER,
         save_total_limit=1,
         length_grouping="on" if _grouped(row) else "off",
-        adapter_dtype="bf16" if _low_adapters(row) else "fp32",
+        adapter_dtype="bf16" if _low_adapters(row, parts.trainer) else "fp32",
         **parts.knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
     )
     return Described(
-        job=_job(row, parts, known.lengths, row.count("seq_len"), global_batch),
-        offer=_offer(
-            parts.device, parts.gpus, parts.network, count_in(r"\bhost (\d+) cores\b", row.notes)
-        ),
+        job=_job(row, parts, known.lengths, row.counts["seq_len"], global_batch),
+        offer=_offer(parts.device, parts.gpus, parts.network, cores),
         config=config,
         mean_known=known.mean_known,
         longest_known=known.longest_known,
@@ -209,16 +213,16 @@ def _grouped(row: Row) -> bool:
 SIXTEEN_BIT_ADAPTERS = "framework_config=accelerated-peft"
 
 
-def _low_adapters(row: Row) -> bool:
+def _low_adapters(row: Row, trainer: str) -> bool:
     """Whether adapters are stored in 16 bit."""
-    own = SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.word("source_repo")
-    return own or casts_adapters(row, trainer_of(row))
+    own = SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.words["source_repo"]
+    return own or casts_adapters(row, trainer)
 
 
 def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_batch: int) -> Job:
     software = software_of(row)
     return Job(
-        name=row.text("model_id"),
+        name=row.texts["model_id"],
         model=software.as_coded(parts.model),
         method=parts.method,
         rows=STEPS * global_batch,
@@ -250,8 +254,8 @@ def batch_split(row: Row, gpus: int) -> tuple[int, int]:
 
     The stated global batch wins over a stated accumulation: it is what the source multiplies.
     """
-    micro, accumulation = row.count("micro_batch"), row.count("grad_accum")
-    total = row.count("global_batch")
+    micro, accumulation = row.counts["micro_batch"], row.counts["grad_accum"]
+    total = row.counts["global_batch"]
     if micro is None and total and accumulation and total % (accumulation * gpus) == 0:
         micro = total // (accumulation * gpus)
     if micro is None:

@@ -24,13 +24,13 @@ TRL_PREPARES_UNTIL, TRL_PREPARED_UNTIL = (1, 0), (2026, 3)  # version, and month
 
 def kbit_upcast_of(row: Row, trainer: str) -> KbitUpcast:
     """What stays in fp32 beside a quantised base."""
-    base = row.word("quant")
+    base = row.words["quant"]
     if base in {"", "none"} or any(word in base for word in UNTOUCHED):
         return "none"
     if PREPARED in row.notes:
         return "all"
     if trainer == "axolotl":
-        return "none" if row.word("attn").startswith(("fa", "flash")) else "all"
+        return "none" if row.words["attn"].startswith(("fa", "flash")) else "all"
     if not _trl_prepares(row, trainer):
         return "none"
     return "norms" if casts_adapters(row, trainer) else "all"
@@ -38,12 +38,13 @@ def kbit_upcast_of(row: Row, trainer: str) -> KbitUpcast:
 
 def casts_adapters(row: Row, trainer: str) -> bool:
     """Whether adapters on a 4-bit base are stored in bf16."""
-    base = row.word("quant")
+    base = row.words["quant"]
     four = "4" in base and not any(word in base for word in UNTOUCHED)
-    return _trl_prepares(row, trainer) and four and row.word("precision") == "bf16"
+    return four and row.words["precision"] == "bf16" and _trl_prepares(row, trainer)
 
 
 def _trl_prepares(row: Row, trainer: str) -> bool:
+    if trainer != "trl":
+        return False
     version = version_of("trl", row.notes)
-    old = row.date < TRL_PREPARED_UNTIL if version is None else version < TRL_PREPARES_UNTIL
-    return trainer == "trl" and old
+    return row.date < TRL_PREPARED_UNTIL if version is None else version < TRL_PREPARES_UNTIL

@@ -34,7 +34,7 @@ OWN_BLOCKS = ("torchtitan", "torchtune", "pytorch/ao")  # compile block by block
 
 def attention_of(row: Row, model: Model, trainer: str) -> tuple[str, tuple[str, ...]]:
     """The attention knob, and what was assumed."""
-    word = row.word("attn")
+    word = row.words["attn"]
     if model.position == "alibi":  # a bias on every score: flash attention 2 as called has none
         return "eager", ("eager attention under ALiBi",)
     stated = next((knob for start, knob in _ATTENTION if word.startswith(start)), "")
@@ -54,11 +54,11 @@ _ATTENTION = (
 
 def compile_of(row: Row) -> tuple[str, str]:
     """(value of the knob `compile`, of `compile_scope`): "yes (per layer)" is regional."""
-    word = row.word("compile")
+    word = row.words["compile"]
     if not _COMPILED.match(word):
         return "off", "model"
     mode = next((m for m in ("max-autotune", "reduce-overhead") if m in word), "default")
-    whole = f"{row.word('source_repo')} {row.notes}"
+    whole = f"{row.words['source_repo']} {row.notes}"
     blocks = _BLOCKS.search(word) or any(name in whole for name in OWN_BLOCKS)
     return mode, "regional" if blocks else "model"
 
@@ -69,7 +69,7 @@ NATIVE_LOSS = ("gpt_bigcode", "starcoderbase", "gpt2")
 
 def kernels_of(row: Row, transformers: Version) -> Kernels:
     """Replaced kernels and what the loss materialises."""
-    kernels = row.word("other_kernels")
+    kernels = row.words["other_kernels"]
     liger = "liger" in kernels
     if "foak" in kernels:
         return "unsloth", "fused" if liger or _CUT.search(kernels) else "inplace"
@@ -78,7 +78,7 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
         return ("liger" if liger else "eager"), stated or "fused"
     if "unsloth" in kernels:
         return "unsloth", "chunked"
-    if transformers < LOSS_COPIES_UNTIL and any(n in row.word("model_id") for n in NATIVE_LOSS):
+    if transformers < LOSS_COPIES_UNTIL and any(n in row.words["model_id"] for n in NATIVE_LOSS):
         return "eager", "native"
     copies = LOSS_COPIES_FROM <= transformers < LOSS_COPIES_UNTIL
     return "eager", "upcast_copy" if copies else "upcast"
@@ -90,7 +90,7 @@ def _stated_loss(row: Row, kernels: str) -> LossKind | None:
         return "fused"
     if _CHUNKED.search(kernels):
         return "chunked"
-    whose = f"{row.word('source_repo')} {row.notes}"
+    whose = f"{row.words['source_repo']} {row.notes}"
     return next((own for source, own in SOURCE_LOSS.items() if source in whose), None)
 
 
@@ -101,18 +101,18 @@ def autocast_of(row: Row) -> bool:
     sets bf16 or fp16 only for quantised bases, and elsewhere where its log says so
     (scenarios.yaml).
     """
-    if LITGPT in row.word("source_repo"):
+    if LITGPT in row.words["source_repo"]:
         return False
-    if FMS not in row.word("source_repo"):
+    if FMS not in row.words["source_repo"]:
         return True
-    return row.word("quant") not in {"", "none"} or "autocast" in row.notes
+    return row.words["quant"] not in {"", "none"} or "autocast" in row.notes
 
 
 def gptq_of(row: Row) -> Literal["none", "torch", "triton"]:
     """How a GPTQ base is unpacked: fms-acceleration's plugin brings Triton's kernel."""
-    if "gptq" not in row.word("quant"):
+    if "gptq" not in row.words["quant"]:
         return "none"
-    return "triton" if FMS in row.word("source_repo") else "torch"
+    return "triton" if FMS in row.words["source_repo"] else "torch"
 
 
 _IN_BACKWARD = re.compile(r"optimi[sz]er[_ -]in[_ -](?:bwd|backward)|fused backward pass")
@@ -126,5 +126,5 @@ def own_operations(row: Row) -> tuple[bool, bool]:
     adapters are one operation with their weights (axolotl docs/lora_optims.qmd).
     """
     named = ("other_kernels", "notes")
-    steps = any(_IN_BACKWARD.search(row.word(c)) for c in ("optimizer", *named))
-    return steps, any(_FUSED_ADAPTERS.search(row.word(c)) for c in named)
+    steps = any(_IN_BACKWARD.search(row.words[c]) for c in ("optimizer", *named))
+    return steps, any(_FUSED_ADAPTERS.search(row.words[c]) for c in named)

@@ -116,7 +116,7 @@ def lengths_of(row: Row, longest: int | None) -> RowLengths | None:
 
     With a mean that counts padding, every row gets exactly that mean: the padding is in it.
     """
-    if row.word("packing") in {"yes", "true", "packed"}:
+    if row.words["packing"] in {"yes", "true", "packed"}:
         return RowLengths(constant(longest)) if longest else None
     spread = _SPREAD.search(row.notes)
     if spread and longest:
@@ -131,13 +131,13 @@ def lengths_of(row: Row, longest: int | None) -> RowLengths | None:
 
 def _tokens_a_row(row: Row) -> float | None:
     """[tokens] of a row by the source's own rates, where it gives tokens and rows a second."""
-    tokens, samples = row.number("tokens_per_s_per_gpu"), row.number("samples_per_s")
-    step, batch = row.number("step_time_s"), row.number("global_batch")
+    tokens, samples = row.numbers["tokens_per_s_per_gpu"], row.numbers["samples_per_s"]
+    step, batch = row.numbers["step_time_s"], row.numbers["global_batch"]
     if samples is None and step is not None and batch is not None:
         samples = batch / step
     if tokens is None or samples is None:
         return None
-    return tokens * (row.number("n_gpus") or 1.0) / samples
+    return tokens * (row.numbers["n_gpus"] or 1.0) / samples
 
 
 def _full_rows(row: Row, longest: int) -> bool:
@@ -153,7 +153,7 @@ def _counted(row: Row) -> StatedMean | None:
 def _stated_spread(row: Row, spread: re.Match[str], longest: int) -> Lengths:
     low, high = float(spread[3] or 1), int(spread[4] or longest)
     mean, sd = float(spread[1]), float(spread[2])
-    dropped = any(name in row.word("source_repo") for name in DROP_LONG_ROWS)
+    dropped = any(name in row.words["source_repo"] for name in DROP_LONG_ROWS)
     return spread_lengths(mean, sd / mean, low, min(longest, high), dropped=dropped)
 
 

@@ -28,7 +28,7 @@ from autotune.evidence.record.kernels import (
     own_operations,
 )
 from autotune.evidence.record.notes import offload_of as offloaded_by
-from autotune.evidence.record.notes import version_of
+from autotune.evidence.record.notes import versions_of
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -190,12 +190,12 @@ def offload_of(row: Row) -> tuple[str, str]:
 
     By the columns first; a column that says that it does not know leaves it to the notes.
     """
-    words = re.split(r"[+,; ()]+", row.word("parallelism"))
-    if any(word in OFFLOADED for word in words) and "not stated" not in row.word("parallelism"):
+    words = re.split(r"[+,; ()]+", row.words["parallelism"])
+    if any(word in OFFLOADED for word in words) and "not stated" not in row.words["parallelism"]:
         return "all", ""
-    if "offload" in row.word("grad_ckpt"):
+    if "offload" in row.words["grad_ckpt"]:
         return "activations", ""
-    kernels = row.word("other_kernels")
+    kernels = row.words["other_kernels"]
     found = (offloaded_by(kernels) if "offload" in kernels else "") or offloaded_by(row.notes)
     if not found:
         return "none", ""
@@ -306,7 +306,7 @@ def _at(table: tuple[tuple[tuple[int, int], Version], ...], date: tuple[int, int
 
 
 def _pinned(row: Row) -> tuple[Version, Version] | None:
-    path = f"{row.text('source_repo')}/{row.text('source_path')}"
+    path = f"{row.texts['source_repo']}/{row.texts['source_path']}"
     if FMS not in path:
         return None
     for table, since, transformers, torch in PINNED:
@@ -317,32 +317,30 @@ def _pinned(row: Row) -> tuple[Version, Version] | None:
 
 def trainer_of(row: Row) -> str:
     """The trainer behind a row, by its source and its notes; empty where neither names one."""
-    if any(name in row.word("source_repo") for name in OWN_MODEL):
+    if any(name in row.words["source_repo"] for name in OWN_MODEL):
         return ""
-    for text in (row.text("source_repo"), row.notes):
+    for text in (row.texts["source_repo"], row.notes):
         for name, pattern in TRAINERS:
             if pattern.search(text):
                 return name
     return ""
 
 
-def stack_of(row: Row) -> str:
-    """The training code behind a row: "hf" where it drives transformers' Trainer."""
-    trainer = trainer_of(row)
+def stack_of(row: Row, trainer: str) -> str:
+    """The training code behind a row: "hf" where its trainer drives transformers' Trainer."""
     if trainer in HF_TRAINERS:
         return "hf"
-    return trainer or row.text("source_repo").split(" ", maxsplit=1)[0].rpartition("/")[2]
+    return trainer or row.texts["source_repo"].split(" ", maxsplit=1)[0].rpartition("/")[2]
 
 
-def flash_attention_of(row: Row) -> Version | None:
+def flash_attention_of(row: Row, stated: Version | None) -> Version | None:
     """The version of flash-attn that ran or was installed; None where the row names no such kernel.
 
-    Where only "flash" is known, the newest release of the run's month.
+    stated: by the notes. Where only "flash" is known, the newest release of the run's month.
     """
-    stated = version_of("flash_attn", row.notes)
     if stated is not None:
         return stated
-    if not row.word("attn").startswith(("fa", "flash")):
+    if not row.words["attn"].startswith(("fa", "flash")):
         return None
     return _at(FLASH_ATTENTION, row.date)
 
@@ -352,38 +350,45 @@ def flash_attention_of(row: Row) -> Version | None:
 BITSANDBYTES = (0, 43, 2)
 
 
+PACKAGES = (
+    "transformers", "torch", "trl", "peft", "accelerate", "flash_attn", "bitsandbytes",
+)  # fmt: skip
+
+
 def software_of(row: Row) -> Software:
     """The profile of the run. Versions that nobody states follow from the date."""
+    stated = versions_of(row.notes, *PACKAGES)
     pinned = _pinned(row)
     by_date = pinned or (_at(TRANSFORMERS, row.date), _at(TORCH, row.date))
-    transformers = version_of("transformers", row.notes) or by_date[0]
+    transformers = stated["transformers"] or by_date[0]
+    year, month = row.date
+    trainer = trainer_of(row)
+    own_model = any(name in row.words["source_repo"] for name in OWN_MODEL)
+    flash_attn = flash_attention_of(row, stated["flash_attn"])
+    stack = stack_of(row, trainer)
     kernels, loss = kernels_of(row, transformers)
     steps_in_backward, fused_adapters = own_operations(row)
-    year, month = row.date
     return Software(
-        name=f"{row.text('source_repo')} {year}-{month:02d}",
+        name=f"{row.texts['source_repo']} {year}-{month:02d}",
         as_of=f"{year}-{month:02d}",
-        torch=version_of("torch", row.notes) or by_date[1],
+        torch=stated["torch"] or by_date[1],
         transformers=transformers,
-        trl=version_of("trl", row.notes),
-        peft=version_of("peft", row.notes) or ((0, 12, 0) if year < 2025 else (0, 15, 0)),  # noqa: PLR2004 - a release by year
-        accelerate=version_of("accelerate", row.notes) or (1, 0, 0),
-        flash_attn=flash_attention_of(row),
-        flash_attn_3=(3, 0, 0) if row.word("attn").startswith("fa3") else None,
-        bitsandbytes=version_of("bitsandbytes", row.notes) or BITSANDBYTES,
+        trl=stated["trl"],
+        peft=stated["peft"] or ((0, 12, 0) if year < 2025 else (0, 15, 0)),  # noqa: PLR2004 - a release by year
+        accelerate=stated["accelerate"] or (1, 0, 0),
+        flash_attn=flash_attn,
+        flash_attn_3=(3, 0, 0) if row.words["attn"].startswith("fa3") else None,
+        bitsandbytes=stated["bitsandbytes"] or BITSANDBYTES,
         kernels=kernels,  # type: ignore[arg-type]  # one of the three words above
         loss=loss,
         autocast=autocast_of(row),
-        own_model=any(name in row.word("source_repo") for name in OWN_MODEL)
-        or trainer_of(row) == "torchtune",
+        own_model=own_model or trainer == "torchtune",
         steps_in_backward=steps_in_backward,
         fused_adapters=fused_adapters,
         empties_cache="cache emptied every" in row.notes,
-        kbit_upcast=(
-            "norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer_of(row))
-        ),
         gptq=gptq_of(row),
-        recomputes_outside_fsdp=not any(name in row.word("source_repo") for name in OWN_MODEL),
-        stack=stack_of(row),
-        trainer=trainer_of(row),
+        kbit_upcast="norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer),
+        recomputes_outside_fsdp=not own_model,
+        stack=stack,
+        trainer=trainer,
     )

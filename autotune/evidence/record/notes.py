@@ -53,6 +53,11 @@ def version_of(package: str, notes: str) -> Version | None:
     return tuple(int(part) for part in found.groups() if part) if found else None
 
 
+def versions_of(notes: str, *packages: str) -> dict[str, Version | None]:
+    """The versions of several packages that the notes state."""
+    return {package: version_of(package, notes) for package in packages}
+
+
 _PACKAGE = {
     "torch": ("torch", "pytorch"),
     "flash_attn": ("flash-attn", "flash_attn", "flash attention"),

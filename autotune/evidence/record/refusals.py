@@ -46,19 +46,19 @@ def refusal_of(row: Row) -> str:
     bad = row.bad_cells()
     if bad:
         return bad[0]
-    if row.is_oom and any(row.number(column) is not None for column in RAN):
+    if row.is_oom and any(row.numbers[column] is not None for column in RAN):
         return "says that it ran out of memory and how fast it ran"
     return _other_model_or_method(row) or _other_stack(row) or _not_stated(row)
 
 
 def _other_model_or_method(row: Row) -> str:
-    words = re.split(r"[-_/. ]+", row.word("model_id"))
+    words = re.split(r"[-_/. ]+", row.words["model_id"])
     if any(_ENCODERS.fullmatch(word) or _SEQ2SEQ.fullmatch(word) for word in words):
         return ENCODER
-    task = row.word("task")
+    task = row.words["task"]
     if task not in FULL | LORA | {"dora"}:
-        return _other_task(task) or f"method {row.text('task') or 'not stated'}"
-    variant = names(f"{row.word('optimizer')} ; {row.notes}", VARIANTS)
+        return _other_task(task) or f"method {row.texts['task'] or 'not stated'}"
+    variant = names(f"{row.words['optimizer']} ; {row.notes}", VARIANTS)
     if task == "dora" and variant == "dora":
         return ""
     return f"the variant {variant} of LoRA or of the optimizer, which is not modelled" * bool(
@@ -75,25 +75,25 @@ def _other_task(task: str) -> str:
 
 
 def _other_stack(row: Row) -> str:
-    kernels = row.word("other_kernels")
+    kernels = row.words["other_kernels"]
     if "transformer-engine" in kernels or "megatron" in kernels:
         return MEGATRON
     if kernels.startswith("moe-") or "; moe-" in kernels:
         return EXPERT_KERNELS
-    if row.word("grad_ckpt") == "selective":
+    if row.words["grad_ckpt"] == "selective":
         return SELECTIVE
     return ""
 
 
 def _not_stated(row: Row) -> str:
-    if not row.text("model_id"):
+    if not row.texts["model_id"]:
         return "model not stated"
-    gpu = row.word("gpu")
+    gpu = row.words["gpu"]
     if not gpu or gpu.startswith("any"):
         return "GPU not stated"
-    if row.count("n_gpus") is None:
+    if row.counts["n_gpus"] is None:
         return "number of GPUs not stated"
-    if not row.is_oom and all(row.number(column) is None for column in MEASURED):
+    if not row.is_oom and all(row.numbers[column] is None for column in MEASURED):
         return "nothing measured that can be compared"
     return ""
 

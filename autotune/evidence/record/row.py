@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from autotune.frozen import dataclass
@@ -24,90 +25,6 @@ COLUMNS = (
 _DATE = re.compile(r"\b(20\d\d)(?:-(\d\d)(?:-(\d\d))?)?\b")
 _POWERS = {"k": 1, "m": 2}
 _BLANK = {"", "-", "na", "n/a", "nan", "none", "null", "?"}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Cells by column name; an empty cell means that the source does not say."""
-
-    cells: Mapping[str, str]
-
-    @property
-    def id(self) -> str:
-        """The row's name in the table."""
-        return self.text("id")
-
-    @property
-    def notes(self) -> str:
-        """What the collector wrote beside the figures."""
-        return self.text("notes")
-
-    def text(self, column: str) -> str:
-        """The cell without surrounding blanks."""
-        return (self.cells.get(column) or "").strip()
-
-    def word(self, column: str) -> str:
-        """The cell folded to lower case."""
-        return self.text(column).casefold()
-
-    def number(self, column: str) -> float | None:
-        """The cell as a finite number above zero, or None: "1.0", "1,024", "2e3" and "8K" are read.
-
-        K and M are powers of 1024 of tokens in a row, and of 1000 elsewhere.
-        """
-        text = self.text(column).replace(",", "").replace("_", "")
-        if text.casefold() in _BLANK:
-            return None
-        power = _POWERS.get(text[-1:].casefold(), 0) if text[:-1][-1:].isdigit() else 0
-        unit = 1024.0 if column == "seq_len" else 1000.0
-        try:
-            value = float(text[:-1] if power else text) * unit**power
-        except (ValueError, OverflowError):
-            return None
-        return value if math.isfinite(value) and value > 0 else None
-
-    def count(self, column: str) -> int | None:
-        """The cell as a whole number above zero, or None."""
-        value = self.number(column)
-        return int(value) if value is not None and value == int(value) else None
-
-    def bad_cells(self) -> list[str]:
-        """What is wrong with cells that should hold a positive number, or a known word."""
-        found = []
-        for column, (least, most) in NUMERIC.items():
-            value = self.number(column)
-            if value is None:
-                if self.text(column).casefold() not in _BLANK:
-                    found.append(f"{column} is not a number above zero")
-            elif not least <= value <= most:
-                found.append(f"{column} is outside {least:g} to {most:g}")
-        found += [
-            f"{column} is not a whole number"
-            for column in WHOLE
-            if self.number(column) is not None and self.count(column) is None
-        ]
-        if self.word("oom") not in FAILED | FINISHED:
-            found.append("oom is not 1, 0, inferred or empty")
-        if SURPLUS in self.cells:
-            found.append("more cells than the header has columns")
-        return found
-
-    @property
-    def is_oom(self) -> bool:
-        """Whether the source says, or its log shows, that the run ran out of memory."""
-        return self.word("oom") in FAILED
-
-    @property
-    def date(self) -> tuple[int, int]:
-        """(year, month) of the software: a snapshot named in the notes, else the source's date."""
-        snapshot = re.search(r"snapshot (20\d\d)-(\d\d)", self.notes)
-        if snapshot:
-            return int(snapshot[1]), int(snapshot[2])
-        found = _DATE.search(self.text("source_commit_or_date"))
-        if found is None:
-            return UNDATED
-        return int(found[1]), int(found[2] or 6)
-
 
 # What a cell may hold: anything outside is a slip of unit or of column, not a run.
 NUMERIC = {
@@ -127,3 +44,93 @@ FAILED = frozenset({"1", "1.0", "true", "yes", "inferred"})
 FINISHED = frozenset({"", "0", "0.0", "false", "no", "-", "na", "n/a", "nan", "none", "null", "?"})
 SURPLUS = ""  # the column of cells that the header does not name
 UNDATED = (2024, 6)  # the middle of the shipped rows
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells by column name, read whole when it is made; empty: the source does not say.
+
+    texts: cells without surrounding blanks, words: folded to lower case. numbers: finite and above
+    zero, or None; counts: those that are whole. date: (year, month) of the software. is_oom: the
+    source says, or its log shows, that the run ran out of memory. notes: what the collector wrote
+    beside the figures.
+    """
+
+    cells: Mapping[str, str]
+    texts: Mapping[str, str] = field(init=False)
+    words: Mapping[str, str] = field(init=False)
+    numbers: Mapping[str, float | None] = field(init=False)
+    counts: Mapping[str, int | None] = field(init=False)
+    id: str = field(init=False)
+    notes: str = field(init=False)
+    date: tuple[int, int] = field(init=False)
+    is_oom: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the cells."""
+        texts = {column: (self.cells.get(column) or "").strip() for column in COLUMNS}
+        words = {column: text.casefold() for column, text in texts.items()}
+        numbers = {column: _number(column, text) for column, text in words.items()}
+        read: dict[str, object] = {
+            "texts": texts,
+            "words": words,
+            "numbers": numbers,
+            "counts": {column: _whole(value) for column, value in numbers.items()},
+            "id": texts["id"],
+            "notes": texts["notes"],
+            "date": _date(texts["notes"], texts["source_commit_or_date"]),
+            "is_oom": words["oom"] in FAILED,
+        }
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
+
+    def bad_cells(self) -> list[str]:
+        """What is wrong with cells that should hold a positive number, or a known word."""
+        found = []
+        for column, (least, most) in NUMERIC.items():
+            value = self.numbers[column]
+            if value is None:
+                if self.words[column] not in _BLANK:
+                    found.append(f"{column} is not a number above zero")
+            elif not least <= value <= most:
+                found.append(f"{column} is outside {least:g} to {most:g}")
+        found += [
+            f"{column} is not a whole number"
+            for column in WHOLE
+            if self.numbers[column] is not None and self.counts[column] is None
+        ]
+        if self.words["oom"] not in FAILED | FINISHED:
+            found.append("oom is not 1, 0, inferred or empty")
+        if SURPLUS in self.cells:
+            found.append("more cells than the header has columns")
+        return found
+
+
+def _number(column: str, word: str) -> float | None:
+    """A cell as a finite number above zero, or None: "1.0", "1,024", "2e3" and "8k" are read.
+
+    K and M are powers of 1024 of tokens in a row, and of 1000 elsewhere.
+    """
+    text = word.replace(",", "").replace("_", "")
+    if text in _BLANK:
+        return None
+    power = _POWERS.get(text[-1:], 0) if text[:-1][-1:].isdigit() else 0
+    unit = 1024.0 if column == "seq_len" else 1000.0
+    try:
+        value = float(text[:-1] if power else text) * unit**power
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _whole(value: float | None) -> int | None:
+    return int(value) if value is not None and value == int(value) else None
+
+
+def _date(notes: str, source: str) -> tuple[int, int]:
+    """(year, month) of the software: a snapshot named in the notes, else the source's date."""
+    snapshot = re.search(r"snapshot (20\d\d)-(\d\d)", notes)
+    if snapshot:
+        return int(snapshot[1]), int(snapshot[2])
+    found = _DATE.search(source)
+    return (int(found[1]), int(found[2] or 6)) if found else UNDATED

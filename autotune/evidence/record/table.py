@@ -107,10 +107,10 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
     return MeasuredCase(
         id=row.id,
         group=(
-            row.text("source_repo"),
-            row.text("model_id"),
-            row.text("gpu"),
-            row.text("task"),
+            row.texts["source_repo"],
+            row.texts["model_id"],
+            row.texts["gpu"],
+            row.texts["task"],
         ),
         job=described.job,
         offer=described.offer,
@@ -140,7 +140,7 @@ def _observations(
     """
     knobs = ("micro_batch_size", "gradient_accumulation_steps")
     shared: dict[str, Any] = {
-        "provenance": " ".join(row.text(column) for column in _SOURCE).strip(),
+        "provenance": " ".join(row.texts[column] for column in _SOURCE).strip(),
         "knobs": {name: getattr(described.config, name) for name in knobs},
         "facts": {k: v for k, v in row.cells.items() if v and k not in {"id", "notes"}},
     }
@@ -174,7 +174,7 @@ _IDENTITY = (
 
 def replicate_key(row: Row) -> str:
     """Equal for rows that measure the same configuration in the same source, at whatever date."""
-    numbers = (str(row.number(c) or row.word(c)) for c in _IDENTITY)
+    numbers = (str(row.numbers[c] or row.words[c]) for c in _IDENTITY)
     return "|".join((*numbers, _variant(row)))
 
 
@@ -187,9 +187,9 @@ _TURNED = (
 
 def sweep_key(row: Row) -> str:
     """Equal for rows of one source and snapshot that differ only in knobs of a search."""
-    fixed = [row.word(column) for column in _IDENTITY if column not in _TURNED]
+    fixed = [row.words[column] for column in _IDENTITY if column not in _TURNED]
     year, month = row.date
-    return "|".join((*fixed, _variant(row), row.word("source_commit_or_date"), f"{year}-{month}"))
+    return "|".join((*fixed, _variant(row), row.words["source_commit_or_date"], f"{year}-{month}"))
 
 
 def _variant(row: Row) -> str:
@@ -206,8 +206,8 @@ def _step_time(row: Row, described: Described) -> float | None:
 
     A rate of tokens is one of steps only where the lengths are known; where not, it bounds nothing.
     """
-    tokens, samples = row.number("tokens_per_s_per_gpu"), row.number("samples_per_s")
-    stated = row.number("step_time_s")
+    tokens, samples = row.numbers["tokens_per_s_per_gpu"], row.numbers["samples_per_s"]
+    stated = row.numbers["step_time_s"]
     job, gpus = described.job, described.offer.count
     if samples is not None:
         return job.global_batch_size / samples
@@ -225,10 +225,10 @@ def _peaks(
 
     A reading is never mixed with one of another kind.
     """
-    peak = row.number("peak_mem_gb")
+    peak = row.numbers["peak_mem_gb"]
     if peak is None:
         return
-    kind = _KINDS.get(row.word("peak_mem_kind"), "unknown")
+    kind = _KINDS.get(row.words["peak_mem_kind"], "unknown")
     if kind == "unknown":
         partial.append("memory: kind of reading not stated")
     card = described.offer.device.memory_driver_bytes

@@ -61,9 +61,9 @@ def base_of(row: Row) -> Base:
     GPTQ keeps four bits a weight and a 16-bit scale per group of 128, close to nf4's 4.13 bits, and
     dequantises each matrix before the product as nf4 does: its rows are priced as nf4.
     """
-    quant = row.word("quant")
+    quant = row.words["quant"]
     if quant in {"", "none", "no"}:
-        if row.word("task") == "qlora":
+        if row.words["task"] == "qlora":
             return "nf4"
         return "32bit" if _wide_weights(row) else "16bit"
     if "8" in quant and any(word in quant for word in ("gptq", "awq", "hqq")):
@@ -89,16 +89,16 @@ def _wide_weights(row: Row) -> bool:
     """Whether weights are kept in 32 bit under a 16-bit compute dtype."""
     if _LOADED_WIDE.search(row.notes):
         return True
-    if row.word("task") not in FULL:
-        return row.word("precision") in {"fp32", "tf32", "fp32/tf32", "float32"}
-    word = row.word("precision")
+    if row.words["task"] not in FULL:
+        return row.words["precision"] in {"fp32", "tf32", "fp32/tf32", "float32"}
+    word = row.words["precision"]
     if word in {"fp32", "tf32", "fp32/tf32", "float32"} or re.search(r"\b(mixed|amp)\b", word):
         return True
-    if word == "fp16" and trainer_of(row) in SCALED and "zero" not in row.word("parallelism"):
+    if word == "fp16" and trainer_of(row) in SCALED and "zero" not in row.words["parallelism"]:
         return True
-    if FMS in row.word("source_repo") and "fsdp" in row.word("parallelism"):
+    if FMS in row.words["source_repo"] and "fsdp" in row.words["parallelism"]:
         return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
-    own_stack = any(name in row.word("source_repo") for name in KEEP_FP32_MASTER)
+    own_stack = any(name in row.words["source_repo"] for name in KEEP_FP32_MASTER)
     return own_stack or "mixed precision" in row.notes.casefold()
 
 
@@ -122,7 +122,7 @@ _DTYPES = {
 
 def precision_of(row: Row, device: Device) -> tuple[str, str]:
     """The compute dtype, and what was assumed. Raises Refused where it is not modelled or known."""
-    word = row.word("precision")
+    word = row.words["precision"]
     if any(narrow in word for narrow in ("fp4", "mxfp", "int8", "nvfp")):
         raise Refused(NARROW)
     if "fp8" in word:
@@ -162,14 +162,14 @@ def optimizer_of(row: Row) -> str:
 
     A clause behind a plus sign ("8bit + optimizer_in_bwd") is no part of the optimizer's name.
     """
-    word = row.word("optimizer").partition("+")[0].strip()
+    word = row.words["optimizer"].partition("+")[0].strip()
     if "adam" in word and ("8bit" in word or "8-bit" in word):
         return "paged_adamw_8bit" if "paged" in word else "adamw_bnb_8bit"
     if "adam" in word and "fused" in word and "false" not in word:
         return "adamw_torch_fused"
     if word in {"", "unknown"} or _ADAMW.fullmatch(word):
         return "adamw_torch"
-    reason = f"optimizer {row.text('optimizer')}"
+    reason = f"optimizer {row.texts['optimizer']}"
     raise Refused(reason)
 
 
@@ -177,12 +177,12 @@ def rank_of(row: Row) -> int | None:
     """The LoRA rank: its column, else what the notes say."""
     found = re.search(r"\brank ?= ?(\d+)\b|\bLoRA r(?:ank)? ?(\d+)\b", row.notes)
     stated = next((part for part in found.groups() if part), None) if found else None
-    return row.count("lora_r") or (int(stated) if stated else None)
+    return row.counts["lora_r"] or (int(stated) if stated else None)
 
 
 def requested_targets(row: Row) -> tuple[tuple[str, ...], str | None]:
     """Names of adapted modules as the source writes them, and what was assumed."""
-    text = row.text("target_modules")
+    text = row.texts["target_modules"]
     noted = re.search(r"target=(\w+)", row.notes)
     if not text and noted:
         text = noted[1]
@@ -194,7 +194,7 @@ def requested_targets(row: Row) -> tuple[tuple[str, ...], str | None]:
         return ("attention",), None
     if not text or word in {"default", "unknown", "auto"}:
         for source, names in DEFAULT_TARGETS.items():
-            if source in row.word("source_repo"):
+            if source in row.words["source_repo"]:
                 return names, None
         return ASSUMED_TARGETS, "LoRA on the query and value projections"
     named = re.sub(r"\(.*?\)", "", text)
@@ -233,7 +233,7 @@ def _roles(name: str) -> set[str]:
 def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
     """The method and what was assumed. Raises Refused for one that is not modelled."""
     base = base_of(row)
-    if row.word("task") in FULL:
+    if row.words["task"] in FULL:
         if base in QUANTISED:
             raise Refused(QUANTISED_FULL)
         return Method("full", base), ()
@@ -241,18 +241,18 @@ def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
     if rank is None:
         raise Refused(RANK_NOT_STATED)
     names, assumed = requested_targets(row)
-    variant: Variant = "dora" if row.word("task") == "dora" else "none"
+    variant: Variant = "dora" if row.words["task"] == "dora" else "none"
     targets, exact = model_targets(model, names)
     if not targets:
         raise Refused(NO_TARGETS)
     if variant == "none" and exact and _other_variant(row, model, rank, targets):
         raise Refused(OTHER_VARIANT)
-    source = row.word("source_repo")
+    source = row.words["source_repo"]
     dropout = next((own for name, own in SOURCE_DROPOUT.items() if name in source), 0.0)
     method = Method("lora", base, rank, float(2 * rank), dropout, targets, variant)
     if base == "nf4" and LITGPT in source:  # its `bnb.nf4` and `bnb.nf4-dq` are two settings
-        method = replace(method, double_quant="dq" in row.word("quant"))
-    gptq = "4-bit GPTQ priced as nf4" if "gptq" in row.word("quant") else None
+        method = replace(method, double_quant="dq" in row.words["quant"])
+    gptq = "4-bit GPTQ priced as nf4" if "gptq" in row.words["quant"] else None
     return method, tuple(text for text in (assumed, gptq) if text)
 
 
@@ -280,7 +280,7 @@ def checkpointing_of(row: Row) -> tuple[str, str]:
     "full (framework default)" and "full (unsloth, offloaded)" are full. Selective checkpointing is
     refused before.
     """
-    word = row.word("grad_ckpt").partition("(")[0].strip()
+    word = row.words["grad_ckpt"].partition("(")[0].strip()
     if word in _ON:
         return "full", ""
     if word in _OFF:
@@ -301,7 +301,7 @@ def _checkpoints(row: Row) -> bool:
         return True
     if trainer != "trl":
         return False
-    quantised = row.word("quant") not in {"", "none", "no"} or row.word("task") == "qlora"
+    quantised = row.words["quant"] not in {"", "none", "no"} or row.words["task"] == "qlora"
     return quantised or (version_of("trl", row.notes) or (0, 0)) >= TRL_CHECKPOINTS_FROM
 
 
@@ -314,6 +314,6 @@ def default_precision(row: Row, device: Device) -> tuple[str, str] | None:
     if trainer_of(row) == "ms-swift":
         word = "bf16" if device.bf16_flop_per_s else "fp16"
         return word, PRECISION.format(word, "ms-swift's default")
-    if stack_of(row) == "hf" and "fms-acceleration" in row.word("source_repo"):
+    if stack_of(row, trainer_of(row)) == "hf" and "fms-acceleration" in row.words["source_repo"]:
         return "fp16", PRECISION.format("fp16", "as the table's next snapshot")
     return None
