@@ -299,9 +299,12 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+MACHINES = "machines"  # under the home: what was measured of each
+
+
 def machines_dir() -> Path:
     """Where what was measured of machines is kept: `machines` below `home_dir`."""
-    return home_dir() / "machines"
+    return home_dir() / MACHINES
 
 
 def was_kept(place: str) -> bool:

@@ -58,8 +58,8 @@ def compare(
     from autotune.app.compare.compare import CompareOptions
 
     overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
-    with Progress(quiet=output.quiet) as progress:
-        jobs = source.jobs(overrides, progress, every=True)
+    with Progress(quiet=output.quiet):
+        jobs = source.jobs(overrides, every=True)
     what = CompareOptions(space, minimize.value, fidelity.value)
     question = asked(context, frozenset({"--spot"}))
     print_comparison(jobs, what, question, output)

@@ -57,11 +57,10 @@ def dataset(
 
     Lengths, what padding costs, what packing would gain, and the lines for a job file.
     """
-    from autotune.app.dataset import counting_told_to
     from autotune.app.dataset.report import dataset_histogram, write_histogram
     from autotune.report.lists.dataset import DATASET_REPORT, dataset_payload
 
-    with Progress(quiet=quiet) as progress, counting_told_to(progress):
+    with Progress(quiet=quiet) as progress:
         progress(f"counting the tokens of {file}")
         found = dataset_histogram(file, tokenizer, max_length, model=model, column=column)
     if out is not None:

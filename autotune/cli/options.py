@@ -238,14 +238,13 @@ class Source:
     ] = None
     beside: Beside = None
 
-    def jobs(self, overrides: Overrides, told: Progress, *, every: bool = False) -> list[NamedJob]:
-        """The jobs that are asked about. told: who is told of rows that are counted for them.
+    def jobs(self, overrides: Overrides, *, every: bool = False) -> list[NamedJob]:
+        """The jobs that are asked about.
 
         every: all the trainings that a script launches, not its first alone.
 
         Raises InputError for several sources, or for none.
         """
-        from autotune.app.dataset import counting_told_to
         from autotune.app.job.load import (
             jobs_of_command,
             jobs_of_line,
@@ -259,16 +258,15 @@ class Source:
         if self.job is None and self.from_args is None and self.variant is not None:
             stated = {**overrides.stated, "method.variant": _of_lora(self.variant)}
             overrides = replace(overrides, stated=stated)
-        with counting_told_to(told):
-            if self.from_args is not None:
-                return jobs_of_command(self.from_args, overrides, variant=self.variant)
-            is_folder = self.job is not None and self.job.is_dir()
-            recorded = self.recorded_job() if is_folder else None
-            if recorded is not None:
-                return jobs_of_spec(recorded.spec, recorded.base_dir, overrides, str(self.job))
-            if self.job is not None:
-                return load_jobs(self.job, overrides, variant=self.variant, every=every)
-            return jobs_of_line(overrides)
+        if self.from_args is not None:
+            return jobs_of_command(self.from_args, overrides, variant=self.variant)
+        is_folder = self.job is not None and self.job.is_dir()
+        recorded = self.recorded_job() if is_folder else None
+        if recorded is not None:
+            return jobs_of_spec(recorded.spec, recorded.base_dir, overrides, str(self.job))
+        if self.job is not None:
+            return load_jobs(self.job, overrides, variant=self.variant, every=every)
+        return jobs_of_line(overrides)
 
     def recorded_job(self) -> RecordedRun | None:
         """The record of the run folder that is named in the place of a job; None for a file."""
@@ -280,8 +278,8 @@ class Source:
         """The one job that is asked about. Raises InputError for several."""
         from autotune.app.job.load import only_job
 
-        with Progress(quiet=quiet) as progress:
-            return only_job(self.jobs(overrides, progress), str(self.job or "the command"))
+        with Progress(quiet=quiet):
+            return only_job(self.jobs(overrides), str(self.job or "the command"))
 
 
 def _of_lora(text: str) -> str:

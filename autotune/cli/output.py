@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar, cast
 
 import typer
 
+from autotune.app.dataset import TOLD
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -249,10 +250,13 @@ class Progress:
             sys.stderr.flush()
 
     def __enter__(self) -> Self:
+        """Every count of rows within it says how far it is."""
+        self._before = TOLD.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the line away, so that the answer starts on a clean one."""
+        TOLD.reset(self._before)
         if self._rewrites and self._last and not self._quiet:
             sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()

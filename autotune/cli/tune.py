@@ -30,7 +30,7 @@ from autotune.cli.typed import asked
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autotune.app.job.load import NamedJob
     from autotune.app.probing.plan import ProbeOptions
@@ -153,15 +153,18 @@ def tune(
     For example: autotune tune job.yaml, or in one line:
     autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
     """
-    overrides = overrides_of(line, changes, limits, source.beside)
     recorded = _gone_on(source, run) if resume else None
     if recorded is not None:
         run, space, probe_on = source.job, space or recorded.space, probe_on or recorded.probed_on
         score = Score.probe if recorded.probed else score
         minimize = Goal(recorded.objective)
+    probing = _probing(score, probes, probe_budget, probe_on)
+    probing = _with_workers(probing, workers, executor, ray_address, rendezvous)
+    question, exports = asked(context), split_names(export)
+    overrides = overrides_of(line, changes, limits, source.beside)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
-        several = source.jobs(overrides, progress)
+        several = source.jobs(overrides)
         if in_place:
             from autotune.app.runs.user_file import check_in_place
 
@@ -179,24 +182,17 @@ def tune(
             run_dir=run,
             resume=resume,
             storage=storage,
-            exports=split_names(export),
+            exports=exports,
             fidelity=fidelity.value,
             trust_remote_code=trust_remote_code,
             score=score.value,
             dry_run=dry_run,
-            probing=_with_workers(
-                _probing(score, probes, probe_budget, probe_on, progress.status),
-                workers,
-                executor,
-                ray_address,
-                rendezvous,
-            ),
-            asked=asked(context),
+            probing=replace(probing, status=progress.status) if probing else None,
+            asked=question,
         )
         told = progress.line if score is Score.probe else progress
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
     if recommendation is None:
-        question = asked(context)
         _table_of_variants(several, options, question, output)
     payload = recommendation_payload(recommendation)
     print_recommendation(payload, output)
@@ -254,7 +250,6 @@ def _probing(
     probes: int | None,
     budget: str | None,
     on: str | None,
-    status: Callable[[str], None],
 ) -> ProbeOptions | None:
     """How much may be probed. Raises InputError for options of a search without probes."""
     if score is not Score.probe:
@@ -268,7 +263,7 @@ def _probing(
     from autotune.domain.units import parse_seconds
 
     seconds = parse_seconds(budget) if budget else None
-    return ProbeOptions(probes=probes, budget_s=seconds, on=on, status=status)
+    return ProbeOptions(probes=probes, budget_s=seconds, on=on)
 
 
 def _with_workers(

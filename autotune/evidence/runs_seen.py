@@ -21,7 +21,6 @@ from autotune.catalog.files import (
     read_regular,
     readable_entries,
     set_aside,
-    was_kept,
     write_whole,
 )
 from autotune.domain.config import KNOBS
@@ -93,8 +92,6 @@ def with_verified(job: Job, *, but: str = "") -> Job:
 
     but: a training that is left out.
     """
-    if not was_kept(FOLDER):
-        return job
     path, *places = _stores(job)
     (runs, damage), *before = _read(path, *places)
     earlier = [(at, found) for at, (found, _) in zip(places, before, strict=True)]

@@ -174,13 +174,14 @@ def _enumerate(job: Job, space: SearchSpace) -> Enumeration:
     rejected: Counter[str] = Counter()
     for grid in grids:
         rejected.update(grid.rejected)
+    candidates = _columns(job, grids)
     return Enumeration(
         rejected=dict(rejected.most_common()),
         by_offer=tuple(dict(grid.rejected) for grid in grids),
         space_size=sum(grid.size for grid in grids),
         opt_in_ignored=_ignored(job, space),
         warnings=_warnings(job),
-        candidates=at_present(_columns(job, grids), space.extra),
+        candidates=at_present(candidates, space.extra) if space.extra else candidates,
     )
 
 

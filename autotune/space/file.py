@@ -168,8 +168,6 @@ def at_present(
     candidates: Candidates, extra: Mapping[str, tuple[KnobValue, ...]]
 ) -> Candidates:  # fmt: skip
     """The candidates with every extra knob at its present level: no more of them than before."""
-    if not extra:
-        return candidates
     zeros = np.zeros(len(candidates), np.int32)
     return Candidates(
         {**candidates.levels, **{name: (levels[0],) for name, levels in extra.items()}},

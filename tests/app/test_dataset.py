@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import count_rows
 
-from autotune.app.dataset import counting_told_to
+from autotune.app.dataset import TOLD
 from autotune.app.dataset.columns import LONGER
 from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.files import Reading
@@ -451,8 +451,9 @@ def test_a_long_count_says_how_far_it_is_to_whoever_listens(tmp_path: Path) -> N
     path = tmp_path / "a.jsonl"
     path.write_text(lines(sorted_rows(3_000)))
     told: list[str] = []
-    with counting_told_to(told.append):
-        count_rows(path)
+    before = TOLD.set(told.append)
+    count_rows(path)
+    TOLD.reset(before)
     count_rows(path)
     rows = [int(text.split(": ")[1].split()[0].replace(",", "")) for text in told]
     assert rows == [1024, 2048, 3000]

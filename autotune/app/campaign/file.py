@@ -253,7 +253,10 @@ def _resolved(
         assumed = list(shop.jobs[0].assumed)
     else:
         machines = distinct(file.hardware)
-        offers = tuple(offer_of(m, i, "local", assumed) for i, m in enumerate(machines))
+        offers = tuple(
+            offer_of(machine, i, "local", assumed, device)
+            for i, (machine, device) in enumerate(machines)
+        )
         assumed = [item for item in assumed if not item.key.endswith(".host")]
     return Campaign(
         name=file.name or path.stem,

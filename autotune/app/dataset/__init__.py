@@ -6,21 +6,10 @@ tell; most jobs state their rows, and for those nothing that counts is loaded.
 
 from __future__ import annotations
 
-import contextlib
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 TOLD: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _: None)
-
-
-@contextlib.contextmanager
-def counting_told_to(progress: Callable[[str], None]) -> Iterator[None]:
-    """Within it, every count of rows says how far it is."""
-    token = TOLD.set(progress)
-    try:
-        yield
-    finally:
-        TOLD.reset(token)

@@ -57,11 +57,17 @@ _KEY_OF_FIELD = {field: key for key, (field, _) in _HOST_KEYS.items()}
 
 
 def offer_of(
-    section: HardwareSection, index: int, storage: str, assumed: list[Assumption]
-) -> Offer:
-    """One offer. What was not stated is appended to `assumed`. Raises InputError."""
+    section: HardwareSection, index: int, storage: str, assumed: list[Assumption],
+    device: Device | None = None,
+) -> Offer:  # fmt: skip
+    """One offer. What was not stated is appended to `assumed`. Raises InputError.
+
+    device: where it was looked up before.
+    """
     where = f"hardware[{index}]"
-    device = cpu_device() if section.gpu.casefold() == "cpu" else find_device(section.gpu)
+    if section.gpu.casefold() == "cpu":
+        device = cpu_device()
+    device = device or find_device(section.gpu)
     instance = find_instance(section.instance) if section.instance else None
     if device.is_cpu and section.count != section.nodes:
         msg = f"{where}: cpu is this machine, so its count is 1, not {section.count}"
@@ -101,13 +107,13 @@ def _network(
     return network
 
 
-def distinct(sections: Sequence[HardwareSection]) -> tuple[HardwareSection, ...]:
+def distinct(sections: Sequence[HardwareSection]) -> tuple[tuple[HardwareSection, Device], ...]:
     """The machines without those that say the same as an earlier one, whatever the spelling."""
-    found: dict[str, HardwareSection] = {}
+    found: dict[str, tuple[HardwareSection, Device]] = {}
     for section in sections:
-        device = find_device(section.gpu).name
-        same = section.model_copy(update={"gpu": device}).model_dump_json()
-        found.setdefault(same, section)
+        device = find_device(section.gpu)
+        same = section.model_copy(update={"gpu": device.name}).model_dump_json()
+        found.setdefault(same, (section, device))
     return tuple(found.values())
 
 

@@ -73,7 +73,7 @@ class Data:
 def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> Data:
     """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
     section = jobfile.data
-    known = published_rows(section, model, base_dir)
+    known = published_rows(section, model, base_dir) if section.dataset is not None else ()
     count = None if known else _count(jobfile, model, base_dir, assumed)
     histogram = count.histogram if count else _stated_histogram(section, base_dir)
     every = _rows(jobfile, histogram, known, assumed)

@@ -22,14 +22,15 @@ from autotune.domain.config import KNOBS
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, Assumption
-from autotune.space.enumerate import enumerate_candidates, why_closed, without
+from autotune.space.enumerate import PLAIN, enumerate_candidates, why_closed, without
 from autotune.space.file import load_space
 from autotune.space.rules import RULES, host_doubts, host_options, violations
 
 if TYPE_CHECKING:
-    from autotune.domain.config import Config
+    from autotune.domain.config import Config, KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.typed.job import JobFile
     from autotune.pricing import Question
     from autotune.space.rules import Rule
 
@@ -37,6 +38,33 @@ if TYPE_CHECKING:
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
 CHECKED = ("precision", "attention")  # what is refused before any enumeration
 MOST_REASONS = 3  # in an error
+
+
+_KEPT = {
+    "save_total_limit": "how many checkpoints there are to choose among",
+    "attention": "another kernel rounds otherwise",
+    **{name: KNOBS[name].effect for name in ("packing", "length_grouping", "adapter_dtype")},
+    **{name: KNOBS[name].effect for name in ("kernels", "optimizer")},
+}
+_WITHOUT_CHOICE = {"optimizer": ("adamw_torch", "adamw_torch_fused")}  # what moves for free
+
+
+def locks_of(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
+    """What the job pins, and what today's run states of the user's own choices.
+
+    A trainer's file says by itself what it states: its locks are in the job already.
+    """
+    kept: dict[str, KnobValue] = {}
+    for name, what in _KEPT.items():
+        stated = [e.config[name] for e in jobfile.evidence if e.today and name in e.config]
+        opened = name in jobfile.allow or name in jobfile.lock
+        own = jobfile.origin is not None and name != "save_total_limit"
+        free = stated[:1] and stated[0] in _WITHOUT_CHOICE.get(name, (PLAIN.get(name),))
+        if stated and not opened and not own and not free:
+            kept[name] = stated[0]
+            why = f"as today's run has it: {what}; --set {name}=VALUE changes it"
+            assumed.append(Assumption(f"lock.{name}", str(stated[0]), why))
+    return {**kept, **jobfile.lock}
 
 
 def without_impossible(job: Job, assumed: list[Assumption]) -> Job:
@@ -117,6 +145,8 @@ def check_opened(job: Job) -> tuple[Assumption, ...]:
     One that only the job's own method leaves without effect is no error; it is noted. Raises
     InputError with what would make it run.
     """
+    if not job.allow:
+        return ()
     question = job, load_space()
     notes = []
     for name in job.allow:

@@ -25,6 +25,7 @@ from autotune.app.job.feasible_locks import (
     check_batch,
     check_locks,
     check_opened,
+    locks_of,
     without_impossible,
 )
 from autotune.app.job.file import Document, checked, read_text
@@ -32,10 +33,9 @@ from autotune.app.job.method import as_stated, check_variant, fp32_needed, metho
 from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.app.job.trainer_file import command_document, read_any
 from autotune.app.job.variants import Variant, chosen, variants_of
-from autotune.catalog.files import was_kept
+from autotune.catalog.files import MACHINES, was_kept
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
-from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Job
 from autotune.domain.objective import PAIRED
@@ -43,15 +43,14 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
 from autotune.evidence.learned.store import PLACE as LEARNED
+from autotune.evidence.runs_seen import FOLDER as VERIFIED
 from autotune.evidence.runs_seen import with_verified
 from autotune.frozen import dataclass
 from autotune.pricing import plain_bill
-from autotune.space.enumerate import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.domain.config import KnobValue
     from autotune.domain.typed.job import JobFile
 
 __all__ = [
@@ -172,7 +171,11 @@ def _jobs(
     variants = variants_of(overridden(document, overrides))
     if variant is not None:
         variants = [chosen(variants, variant)]
-    return [NamedJob(each.name, _job(document, each, overrides, base_dir)) for each in variants]
+    files = [checked(each.document) for each in variants]
+    return [
+        NamedJob(each.name, _job(document, each, file, overrides, base_dir))
+        for each, file in zip(variants, files, strict=True)
+    ]
 
 
 def jobs_of_line(overrides: Overrides) -> list[NamedJob]:
@@ -209,13 +212,15 @@ def resolve_spec(spec: object, base_dir: Path) -> Job:
     return resolve(checked(Document(spec, "recorded job")), base_dir)
 
 
-def _job(document: Document, variant: Variant, overrides: Overrides, base_dir: Path) -> Job:
-    changed = variant.document
-    jobfile = checked(changed)
+def _job(
+    document: Document, variant: Variant, jobfile: JobFile, overrides: Overrides, base_dir: Path
+) -> Job:
+    values = variant.document.values
+    forgets_today = _states_today(document.values) and not _states_today(values)
     job = resolve(jobfile, base_dir)
     if overrides.max_price is not None:
         job = _within_price(job, jobfile, overrides.max_price, base_dir)
-    if _states_today(document.values) and not _states_today(changed.values):
+    if forgets_today:
         why = "the global batch was changed, so the config in use now is another job's"
         job = replace(job, assumed=(*job.assumed, Assumption("today", "left out", why)))
     if variant.dropped_evidence:
@@ -234,7 +239,7 @@ def _states_today(values: Mapping[str, Any]) -> bool:
 def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:
     """The job without the offers that cost more per hour."""
     limit, per_gpu = parse_offer_price(max_price)
-    pairs = list(zip(distinct(jobfile.hardware), job.offers, strict=True))
+    pairs = list(zip((own for own, _ in distinct(jobfile.hardware)), job.offers, strict=True))
     kept = [
         machine
         for machine, offer in pairs
@@ -280,23 +285,29 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         more = len(jobfile.hardware) - len(machines)
         why = "the same machine on the same terms is priced once"
         assumed.append(Assumption("hardware", f"{more} of the entries left out", why))
-        jobfile = jobfile.model_copy(update={"hardware": machines})
+        jobfile = jobfile.model_copy(update={"hardware": tuple(machine for machine, _ in machines)})
     model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
     zero = zero_of(jobfile.deepspeed, model)
     wide = "" if jobfile.method.base else fp32_needed(jobfile)
     method = method_of(jobfile.method, model, assumed, zero, wide)
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)
+    terms: list[Assumption] = []  # told behind the machines
+    evaluation = evaluation_of(jobfile.evaluation, data.held_out, terms)
+    limits, objective = limits_of(jobfile.limits, terms), objective_of(jobfile, terms)
     software = find_software(jobfile.software)
     model = software.as_coded(model)
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
         assumed.append(Assumption("software", software.name, why))
     named = [
-        offer_of(machine, index, data.storage, assumed)
-        for index, machine in enumerate(jobfile.hardware)
+        offer_of(machine, index, data.storage, assumed, device)
+        for index, (machine, device) in enumerate(machines)
     ]
-    offers = as_measured_here(as_the_driver_leaves(named, assumed), assumed)
+    offers = as_the_driver_leaves(named, assumed)
+    if was_kept(MACHINES):
+        offers = as_measured_here(offers, assumed)
+    assumed += terms
     job = Job(
         name=jobfile.name or "job",
         model=model,
@@ -311,13 +322,13 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         epochs=epochs,
         steps=steps,
         global_batch_size=batch,
-        evaluation=evaluation_of(jobfile.evaluation, data.held_out, assumed),
-        limits=limits_of(jobfile.limits, assumed),
+        evaluation=evaluation,
+        limits=limits,
         zero=zero,
-        objective=objective_of(jobfile, assumed),
+        objective=objective,
         software=software,
         offers=offers,
-        lock=_locks(jobfile, assumed),
+        lock=locks_of(jobfile, assumed),
         allow=jobfile.allow,
         dataset_path=data.dataset_path,
         row_bytes=data.row_bytes,
@@ -325,7 +336,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )
-    check_variant(job)
+    if method.variant != "none":
+        check_variant(job)
     if job.objective in PAIRED:
         refuse_packed_pairs(job)
     job = without_impossible(job, assumed)
@@ -339,36 +351,10 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     return with_evidence(job, jobfile, assumed)
 
 
-_KEPT = {
-    "save_total_limit": "how many checkpoints there are to choose among",
-    "attention": "another kernel rounds otherwise",
-    **{name: KNOBS[name].effect for name in ("packing", "length_grouping", "adapter_dtype")},
-    **{name: KNOBS[name].effect for name in ("kernels", "optimizer")},
-}
-_WITHOUT_CHOICE = {"optimizer": ("adamw_torch", "adamw_torch_fused")}  # what moves for free
-
-
-def _locks(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
-    """What the job pins, and what today's run states of the user's own choices.
-
-    A trainer's file says by itself what it states: its locks are in the job already.
-    """
-    kept: dict[str, KnobValue] = {}
-    for name, what in _KEPT.items():
-        stated = [e.config[name] for e in jobfile.evidence if e.today and name in e.config]
-        opened = name in jobfile.allow or name in jobfile.lock
-        own = jobfile.origin is not None and name != "save_total_limit"
-        free = stated[:1] and stated[0] in _WITHOUT_CHOICE.get(name, (PLAIN.get(name),))
-        if stated and not opened and not own and not free:
-            kept[name] = stated[0]
-            why = f"as today's run has it: {what}; --set {name}=VALUE changes it"
-            assumed.append(Assumption(f"lock.{name}", str(stated[0]), why))
-    return {**kept, **jobfile.lock}
-
-
 def with_past(job: Job, *, but: str = "") -> Job:
     """The job with what its verified runs and this user's past ones taught. but: one left out."""
-    job = with_verified(job, but=but)
+    if was_kept(VERIFIED):
+        job = with_verified(job, but=but)
     if not was_kept(LEARNED):
         return job
     from autotune.evidence.learned.applied import with_learned

@@ -53,14 +53,17 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
         return command_document(text, overrides, path)
     if kind == ".py":
         return _script_document(text, path, overrides, str(path))
+    from autotune.domain.typed.job import has_job_keys_alone
+
     document = document_of(text, str(path), json=kind == ".json")
-    dialect = None if _is_plain(document) else detect(document.values, str(path))
+    values = document.values
+    own_keys = not JOB_KEYS.isdisjoint(values) and has_job_keys_alone(values)
+    dialect = None if own_keys else detect(values, str(path))
     if dialect is None:
         _refuse_unknown(document)
         refuse_flags(overrides, document.name)
         return document, overrides
     syntax = "json" if kind == ".json" else "yaml"
-    values = document.values
     aim = settled(aim_of(dialect.name, values), str(path), overrides.priced_as, values)
     made = dialect.read(document.values, path.name)
     take_aim(made, aim)
@@ -113,15 +116,6 @@ def _script_document(
         )
     read_beside(made, script.values, path, overrides)
     return completed(made, Origin(script.trainer, "python", str(path), text), overrides)
-
-
-def _is_plain(document: Document) -> bool:
-    """Whether a mapping has keys of a job file alone, one of them no trainer's."""
-    from autotune.domain.typed.job import JobFile
-
-    found = set(document.values)
-    component = isinstance(document.values.get("model"), dict)  # as torchtune's is
-    return bool(found & JOB_KEYS) and found <= set(JobFile.model_fields) and not component
 
 
 def _refuse_unknown(document: Document) -> None:

@@ -42,7 +42,8 @@ def tune(
     begun = time.perf_counter()
     options = placed(options or Options())
     check_choices(objective=options.objective, fidelity=options.fidelity, score=options.score)
-    check_sampler(options.sampler)
+    if options.sampler != CALIBRATED:
+        check_sampler(options.sampler)
     if options.exports:
         check_exports(job, options.exports)
     if options.score == "probe":

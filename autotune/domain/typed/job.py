@@ -346,3 +346,8 @@ class JobFile(Section):
             msg = "evaluation.rows is missing: how many rows an evaluation reads"
             raise wrong(msg)
         return self
+
+
+def has_job_keys_alone(values: dict[str, Any]) -> bool:
+    """Whether every key of a mapping is a job file's, and its model no component of torchtune's."""
+    return set(values) <= set(JobFile.model_fields) and not isinstance(values.get("model"), dict)
