@@ -60,8 +60,10 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     own_keys = not JOB_KEYS.isdisjoint(values) and has_job_keys_alone(values)
     dialect = None if own_keys else detect(values, str(path))
     if dialect is None:
-        _refuse_unknown(document)
-        refuse_flags(overrides, document.name)
+        if not own_keys:
+            _refuse_unknown(document)
+        if overrides.stated or overrides.beside or overrides.priced_as:
+            refuse_flags(overrides, document.name)
         return document, overrides
     syntax = "json" if kind == ".json" else "yaml"
     aim = settled(aim_of(dialect.name, values), str(path), overrides.priced_as, values)
