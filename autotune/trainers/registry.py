@@ -8,6 +8,7 @@ from autotune.domain.errors import InputError
 from autotune.trainers.axolotl.trainer import Axolotl
 from autotune.trainers.contract import JOB_KEYS
 from autotune.trainers.hf.hf import HuggingFace
+from autotune.trainers.hf.read import MAX_LENGTH
 from autotune.trainers.hf.trl import Trl
 from autotune.trainers.launch.config import ACCELERATE_KEYS, DEEPSPEED_KEYS
 from autotune.trainers.litgpt import LitGpt
@@ -69,7 +70,10 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
         if scores[most] and others:
             _refuse_mixture(found, most, others, name)
         batched = _BATCH in found and _BATCH not in schema_of(most).keys  # its own has another name
-        if scores[most] >= _FEW or (scores[most] and found & _TRAINER and not batched):
+        # One key of its own says little of a program that cuts rows by a key it does not have.
+        foreign = (found & set(MAX_LENGTH)) - set(schema_of(most).keys)
+        one = scores[most] and found & _TRAINER and not batched and not foreign
+        if scores[most] >= _FEW or one:
             whose = most
         elif len(found & _TRAINER) >= _FEW or _BATCH in found:
             whose = "trl" if found & _TRL else "hf"

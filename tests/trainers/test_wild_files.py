@@ -174,6 +174,12 @@ def test_flags_that_scripts_call_otherwise_are_read() -> None:
         "--lora_r 64 --lora_modules all --source_max_len 16 --target_max_len 512 --max_steps 10"
     )
     assert (found.max_length, found.method.base, found.method.rank) == (528, "nf4", 64)
+    found = command(  # flash_attn is a key of LLaMA-Factory too, whose length has another name
+        f"torchrun train.py --model_name_or_path {QWEN} --per_device_train_batch_size 2 --do_train "
+        "--use_peft True --model_max_length 512 --target_modules all --lora_rank 8 --bf16 "
+        "--num_train_epochs 1 --flash_attn True"
+    )
+    assert (found.max_length, found.method.kind, found.method.rank) == (512, "lora", 8)
 
 
 def test_an_adapter_of_rank_nought_is_none() -> None:

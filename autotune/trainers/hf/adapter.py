@@ -24,7 +24,7 @@ _DTYPES = {
 # What public scripts call the same. Source: peft examples/sft/train.py, qlora.py, DeepSpeed-Chat's
 # main.py, FastChat's train_lora.py, Firefly's and BELLE's.
 OWN_FLAGS = {
-    "lora_r": ("lora_dim",), "lora_target_modules": ("lora_modules",),
+    "lora_r": ("lora_dim",), "lora_target_modules": ("lora_modules", "target_modules"),
     "use_peft": ("use_peft_lora",), "quantization_bit": ("bits",),
     "load_in_4bit": ("use_4bit_quantization", "q_lora"),
     "load_in_8bit": ("use_8bit_quantization",),
