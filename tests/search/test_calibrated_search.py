@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History, checked
 from autotune.search.posterior.residuals import Residual, dominated
 from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
+from autotune.search.posterior.together import next_of_several
 from autotune.search.priced import MEMORY, Dimension, part_of
 from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning
 from autotune.search.study.samplers import sampler_maker
 from bench.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MACHINES, PROBES = 12, 12
@@ -191,6 +193,42 @@ def test_pending_probes_are_believed_and_not_proposed_again(machines: list[Machi
     assert len(set(pending)) == 4
     rows = [machine.parts[0].row_of[index] for index in pending if index is not None]
     assert len(set(rows)) > 1
+
+
+def test_the_first_probes_of_several_workers_are_no_copies_of_the_models_best(
+    machines: list[Machine],
+) -> None:
+    for machine in machines[:3]:
+        space = space_of(machine)
+        study = optuna.create_study(sampler=CalibratedSampler(machine, space))
+        asked = [machine.find(study.ask(space).params) for _ in range(8)]
+        order = list(islice(machine.order(), 8))
+        assert asked[0] == order[0], "the first worker tries what the model thinks best"
+        rows = machine.parts[0].row_of
+        assert len({int(rows[i]) for i in order}) < 4, "the order holds nearly the same many times"
+        assert len({int(rows[i]) for i in asked if i is not None}) == 8
+
+        def best(among: Iterable[int | None], machine: Machine = machine) -> float:
+            return min((machine.regret(i) for i in among if i is not None), default=math.inf)
+
+        assert best(asked) < best(order), "one of eight is better than the model's best"
+
+
+def test_what_ran_out_of_memory_and_what_is_pending_are_not_tried_again_by_the_next_worker(
+    machines: list[Machine],
+) -> None:
+    machine, history = machines[0], History()
+    pending, too_large = islice(machine.order(), 2)
+    history.learn_oom(machine, too_large)
+    assert next_of_several(Posterior(machine, history)) is None, "nobody is measuring"
+    history.tried.add(pending)
+    history.pending.append(pending)
+    posterior = Posterior(machine, history)
+    found = next_of_several(posterior)
+    assert found is not None
+    assert found.index not in {pending, too_large}
+    assert found.index not in posterior.twins(pending)
+    assert found.fits_probability == posterior.unsettled().fits_probability[found.index]
 
 
 def test_trials_of_other_samplers_teach_the_residuals(machines: list[Machine]) -> None:

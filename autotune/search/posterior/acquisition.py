@@ -84,11 +84,12 @@ class Posterior:
             for name in self.parts
         }
         self.known = known
+        self._measured = residuals_of(self.parts, known)
         self.residuals = {
             name: residual.with_believed(
                 [int(residual.part.row_of[index]) for index in history.pending]
             )
-            for name, residual in residuals_of(self.parts, known).items()
+            for name, residual in self._measured.items()
         }
         self.timed = [
             name for name, part in self.parts.items() if name != MEMORY and part.predicted.any()
@@ -121,6 +122,13 @@ class Posterior:
         pending = [int(part.row_of[index]) for index in self.history.pending]
         own = Residual(part, self.known[name], amplitudes).with_believed(pending)
         found.believe({**self.residuals, name: own})
+        return found
+
+    def unsettled(self) -> Posterior:
+        """The same while nothing is believed of what is pending."""
+        found = copy(self)
+        found.believe(self._measured)
+        found.fits_probability = found._fits()  # noqa: SLF001 - its own
         return found
 
     def believe(self, residuals: Mapping[str, Residual]) -> None:

@@ -2,7 +2,8 @@
 
 Without a measurement or a prior it follows the order that the cost model suggests. With
 measurements (`measurements` has their form) it fits one residual for each part of the cost and
-asks for the candidate of the largest expected saving x probability of fitting. It needs a `Priced`,
+asks for the candidate of the largest expected saving x probability of fitting. While others measure
+the first, it asks for what adds most to theirs. It needs a `Priced`,
 no more: any cost model whose components declare what they read.
 """
 
@@ -18,6 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.search.posterior.acquisition import SHORTLIST, Posterior, Proposal
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import history_of
+from autotune.search.posterior.together import next_of_several
 from autotune.search.study.journal import IDENTITY
 
 if TYPE_CHECKING:
@@ -115,7 +117,9 @@ class CalibratedSampler(BaseSampler):
     def proposal(self, posterior: Posterior) -> Proposal | None:
         """The next probe in that state, worked out once: whether to stop is judged by it too."""
         if self._proposed is None or self._proposed[0] is not posterior:
-            self._proposed = (posterior, next_probe(posterior))
+            first = posterior.incumbent is None and posterior.history.pending
+            found = next_of_several(posterior) if first else next_probe(posterior)
+            self._proposed = (posterior, found)
         return self._proposed[1]
 
     def history(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> History:
@@ -155,7 +159,7 @@ class CalibratedSampler(BaseSampler):
     def _propose(self, study: Study, trials: Sequence[FrozenTrial]) -> int | None:
         history = self.history(study, trials)
         self.last = None
-        if history.probes or any(self._prior.values()):
+        if history.probes or history.pending or any(self._prior.values()):
             self.last = self.proposal(self._posterior(history))
             if self.last is not None:
                 return self.last.index
