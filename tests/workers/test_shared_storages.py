@@ -300,6 +300,23 @@ def test_after_an_outage_of_the_storage_every_lease_begins_anew(
     assert len(here.bury()) == 1
 
 
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_clock_that_jumps_costs_no_living_worker_its_trial(
+    jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    here, there = pair(tmp_path, lease_s=60.0)
+    trial = there.ticket()
+    there.choose(trial, DISTRIBUTIONS)
+    now = time.time()
+    here.watch()
+    monkeypatch.setattr(time, "time", lambda: now + jump_s)
+    here.watch()
+    assert here.bury() == []
+    there.check_ours(trial)
+
+
 def test_nobody_asks_before_an_earlier_ticket_has_chosen(tmp_path: Path) -> None:
     here, there = pair(tmp_path, lease_s=60.0)
     first = there.ticket()
