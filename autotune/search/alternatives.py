@@ -274,14 +274,19 @@ def bill_of_offer(bill: Bill, number: int) -> Bill:
     return bill.take(at, job, candidates)
 
 
+SECOND_SHORTAGE = 1e-6  # weight of what is short besides: it decides between equals only
+
+
 def nearest_misses(
     bill: Bill, k: int = 3, *, pick: int | None = None, objective: Objective = "cost"
 ) -> list[int]:
     """Candidates that come closest to fitting, one for each amount of memory, closest first.
 
-    With a pick, those that would beat it if they fitted come first.
+    With a pick, those that would beat it if they fitted come first. Of two that miss by as much,
+    as where all lack the same disk, the one that is short of nothing else is closer.
     """
-    worst = np.maximum(*violations(bill))
+    memory, host = violations(bill)
+    worst = np.maximum(memory, host) + SECOND_SHORTAGE * np.clip(np.minimum(memory, host), 0.0, 1.0)
     first, _ = figures(bill, objective)
     missing = (worst > 0) & np.isfinite(worst) & np.isfinite(first)
     better = missing & (first < first[pick]) if pick is not None else missing
