@@ -94,6 +94,20 @@ def test_the_architecture_page_names_what_is_there() -> None:
             assert name in place.read_text(), f"{path}: no {name}"
 
 
+def test_each_question_of_a_stranger_is_one_search() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("## Where is ...?")[2]
+    rows = re.findall(r"^\| ([^|]+) \| `([^`]+)` \| `(autotune/[^`]+)`", page, re.MULTILINE)
+    assert len(rows) >= 20
+    texts = {path: path.read_text(encoding="utf-8").splitlines() for path in known().values()}
+    for question, search, place in rows:
+        pattern = re.compile(search)
+        hits = {
+            str(path.relative_to(ROOT)) for path, lines in texts.items()
+            if any(pattern.search(line) for line in lines)
+        }  # fmt: skip
+        assert hits == {place}, question
+
+
 def test_lines_of_code_are_counted_without_docstrings_comments_and_blank_lines() -> None:
     text = '"""What."""\n\nX = 1  # one\n\n\ndef f():\n    """Why."""\n    # how\n    '
     text += 'return """a\nb"""\n'

@@ -251,12 +251,13 @@ class Progress:
 
     def __enter__(self) -> Self:
         """Every count of rows within it says how far it is."""
-        self._before = TOLD.set(self)
+        self._before = TOLD.get()
+        TOLD.set(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the line away, so that the answer starts on a clean one."""
-        TOLD.reset(self._before)
+        TOLD.set(self._before)
         if self._rewrites and self._last and not self._quiet:
             sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()

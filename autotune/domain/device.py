@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarters
 
 
-# Compute capability from which a device has: bf16 needs Ampere or later; flash attention 2 likewise
+# Compute capability from which a device has: bf16 from Ampere on; flash attention 2 likewise
 # (flash-attention README: Ampere, Ada, Hopper).
 BF16_CAPABILITY = FLASH_CAPABILITY = 8.0
 UNBOUNDED_BYTES = 1e18  # more than any run holds or writes

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-NOTHING_FEASIBLE, LIMIT_MISSED, ANSWER_CHANGED = 3, 4, 6  # exit codes; 0: an answer
+NOTHING_FEASIBLE = 3  # exit code 3: no candidate fits
+LIMIT_MISSED = 4  # exit code 4: the best that fits misses a limit of the job
+ANSWER_CHANGED = 6  # exit code 6: the recommendation is another than before
 
 
 class AutotuneError(Exception):

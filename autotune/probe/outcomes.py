@@ -56,7 +56,7 @@ ALLOCATION_FAILED = (
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a worker process ended."""
+    """How a worker process ended; `_failure_class` reads its class, out of memory among them."""
 
     code: int | None  # None: still running when its time was over
     stderr: str
