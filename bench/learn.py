@@ -192,7 +192,7 @@ def bounds(runs: Sequence[Residual]) -> tuple[float, float]:
     """Median errors that runs keep around their machine's own mean, and around its best line.
 
     The line is linear in the shares of a step. Both are drawn through the very runs that they are
-    held against, so that no estimator of their kind comes nearer.
+    held against, so that no line of its kind comes nearer in squares.
     """
     around, line = [], []
     for machine in {own.machine for own in runs}:
