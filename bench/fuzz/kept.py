@@ -35,6 +35,9 @@ def _run() -> Path:
         "--run", str(path), "-q",
     )  # fmt: skip
     shutil.copy(seeds_made() / "logs" / "observations.jsonl", path)
+    answer = json.loads((path / "recommendation.json").read_text())
+    answer["search"]["wall_seconds"] = 1.0  # as long in every run: damage has a place
+    (path / "recommendation.json").write_text(json.dumps(answer, indent=1) + "\n")
     return path
 
 
