@@ -20,7 +20,8 @@ from autotune.app.runs.export import export
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.trainers.contract import GONE
-from autotune.trainers.hf.adapter import OWN_FLAGS
+from autotune.trainers.hf.adapter import NESTED, OWN_FLAGS
+from autotune.trainers.hf.read import HELD_OUT
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import Schema, schema_of
@@ -35,7 +36,7 @@ SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unslo
 # transformers before 4.40.
 FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_max_length"}
 FOLKLORE |= {"beta", "max_prompt_length"}  # of TRL's DPOConfig; the schemas are those of SFT
-FOLKLORE |= {flag for flags in OWN_FLAGS.values() for flag in flags}
+FOLKLORE |= {flag for flags in OWN_FLAGS.values() for flag in flags} | {*NESTED, *HELD_OUT}
 WRITTEN_BOOL = {"fsdp"}  # text on a command line, and true in a file: transformers 5.10 takes both
 
 
