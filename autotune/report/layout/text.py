@@ -194,7 +194,18 @@ def _grid_lines(
             column[:] = missing + column if style == TITLES else column + missing
         for parts in zip(*columns, strict=True):
             between: Line = [(" " * GAP, "")]
-            yield [part for own in parts for part in (*between, *own)][len(between) :]
+            line = [part for own in parts for part in (*between, *own)][len(between) :]
+            yield _cut(line, width)
+
+
+def _cut(line: Line, width: int) -> Line:
+    """As much of a line as a terminal shows that is too narrow even for its numbers."""
+    cut: Line = []
+    for text, style in line:
+        room = width - sum(columns_of(each) for each, _ in cut)
+        fits = text if columns_of(text) <= room else text[: _within(text, room) if room > 0 else 0]
+        cut.append((fits, style))
+    return cut
 
 
 def _aligned(text: str, width: int, style: str, *, right: bool) -> Line:
@@ -237,7 +248,8 @@ def _bar_lines(block: Bars, width: int) -> Iterator[Line]:
         *above, name = textwrap.wrap(bar.name, names, subsequent_indent="  ") or [""]
         yield from ([(begun, "")] for begun in above)
         lead = f"{name:<{names}}  {bar.shown:>{numbers}} {bar.share:>4}  "
-        yield [(lead, "bold" if bar.kind == "total" else ""), (_drawn(bar, cells), colour)]
+        style = "bold" if bar.kind == "total" else ""
+        yield _cut([(lead, style), (_drawn(bar, cells), colour)], width)
 
 
 def _drawn(bar: Bar, cells: int) -> str:
