@@ -81,21 +81,23 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
-def fitted_once() -> Iterator[None]:
+def fitted_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The fits of the shipped rows are made once: tests/shippedfits.py."""
     from shippedfits import remember
 
     with pytest.MonkeyPatch.context() as patch:
-        remember(patch)
+        remember(patch, tmp_path_factory.getbasetemp())
         yield
 
 
 @pytest.fixture(scope="session")
-def validation(fitted_once: None) -> Any:  # noqa: ARG001 - only that it is so
-    """`validate` of the shipped rows."""
+def validation(fitted_once: None, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ARG001 - only that it is so
+    """`validate` of the shipped rows, once a run."""
+    from shippedfits import once_a_run
+
     from autotune.app.validate import run_validation
 
-    return run_validation()
+    return once_a_run(tmp_path_factory.getbasetemp(), "validation", run_validation)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 `remember` puts a memory in front of the two functions that fit, keyed by the cases themselves, so
 that `validate`, `calibrate` and the commands run as they are and a changed case is fitted anew.
+The workers of a run share what each of them made (`once_a_run`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
+import pickle
 import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,7 @@ from bench import headroom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def _fitted_on_other_rows() -> bool:
@@ -36,19 +41,33 @@ until_calibrated = pytest.mark.xfail(
 )
 
 
-def remember(patch: pytest.MonkeyPatch) -> None:
-    """Let the fits of the shipped rows be made once in this process."""
+def once_a_run(own: Path, name: str, make: Callable[[], Any]) -> Any:
+    """What `make` makes: the first worker that asks makes it, and the others wait and read it.
+
+    own: this worker's folder for temporary files, beside those of the other workers.
+    """
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    kept = folder / f"{name}.pickle"
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(make()))
+        return pickle.loads(kept.read_bytes())  # noqa: S301 - written by this very run
+
+
+def remember(patch: pytest.MonkeyPatch, own: Path) -> None:
+    """Let the fits of the shipped rows be made once in a run. own: as `once_a_run` has it."""
     shipped = read_cases(SHIPPED_ROWS).cases
-    known: dict[Any, Any] = {}
+    known: dict[str, Any] = {}
 
     def once(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(cases: Any, *rest: Any, **named: Any) -> Any:
             if tuple(cases) != shipped:
                 return make(cases, *rest, **named)
-            key = (make.__name__, *(own for own in rest if callable(own)))
-            if key not in known:
-                known[key] = make(cases, *rest, **named)
-            return known[key]
+            name = "-".join((make.__name__, *(one.__name__ for one in rest if callable(one))))
+            if name not in known:
+                known[name] = once_a_run(own, name, lambda: make(cases, *rest, **named))
+            return known[name]
 
         return made
 
