@@ -17,6 +17,7 @@ from autotune.app.workers.terms import calibration_of
 from autotune.domain.candidates import Candidates
 from autotune.domain.observation import Calibration
 from autotune.evidence.learned.effects import (
+    PRIOR,
     Residual,
     believed,
     effect_of,
@@ -26,7 +27,7 @@ from autotune.evidence.learned.effects import (
 )
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.pricing import Pricing, plain_bill
-from bench.learn import left_one_out, sources_of
+from bench.learn import bounds, from_few, left_one_out, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,6 +144,23 @@ def test_another_process_gets_what_past_runs_say_whole() -> None:
     effects = effects_on([("h100-nvl", 2)], "hf", "full-16bit", "32x4096", [_run(-0.3)])
     told = json.loads(json.dumps(asdict(Calibration(machines=effects))))
     assert calibration_of(told).machines == effects
+
+
+def test_what_runs_keep_around_their_own_mean_and_line() -> None:
+    """Runs off by what share of a step they issue: a line explains them, and a mean does not."""
+    issuing = [0.1 * n for n in range(8)]
+    runs = [_run(0.4 * x, id=str(x), shares=(0.9 - x, 0.1, x, 0.0, 0.0)) for x in issuing]
+    mean, line = bounds(runs)
+    assert mean == pytest.approx(
+        statistics.median(abs(math.expm1(-0.4 * (x - 0.35))) for x in issuing)
+    )
+    assert line < mean / 20
+
+
+def test_of_one_known_run_every_pair_is_tried() -> None:
+    """Two agree and one does not: of six pairs two are helped, whatever is drawn."""
+    runs = [_run(log, id=str(log)) for log in (0.3, 0.31, -0.3)]
+    assert from_few(runs, PRIOR, 1) == from_few(runs[::-1], PRIOR, 1)
 
 
 @pytest.mark.slow
