@@ -42,6 +42,7 @@ _FLAGS = {
     "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
+NEVER_STEPS = 1e9  # no training has so many: once in so many is never
 _LOCKED = (  # opt-in, where stated
     "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
@@ -353,7 +354,8 @@ def _place_evaluations(
     if not often or found is None or "evaluation.every_steps" in overrides.set_values:
         return
     if count := trained_rows(values, overrides):
-        found["every_steps"] = max(1, int(math.ceil(count / batch) / often))
+        apart = min(math.ceil(count / batch) / often, NEVER_STEPS)
+        found["every_steps"] = max(1, int(apart))
 
 
 def _locked(parsed: Parsed, overrides: Overrides) -> dict[str, Any]:
