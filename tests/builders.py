@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 GIB = 2.0**30
 MADE_UP = "a test"
 BLAS_A100 = 2 * 8.125 * 2**20  # bytes of cuBLAS's two workspaces there
+PATIENT_S = 900.0  # for one trace: a machine may be too busy to import torch within a minute
 BRIEF = {"windows": 1, "calm_s": 0.0}  # for Effort: a probe that waits for no other program
 RATES = {  # vendor, compute capability, fp32, tf32, fp16 and bf16 FLOP/s, GiB
     "t4": ("nvidia", 7.5, 8.1e12, 0.0, 65e12, 0.0, 15.0),

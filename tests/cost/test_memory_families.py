@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import BLAS_A100, memory_columns, priced_job
+from builders import BLAS_A100, PATIENT_S, memory_columns, priced_job
 
 from autotune.catalog.models.models import load_models
 from autotune.catalog.software import find_software
@@ -165,7 +165,7 @@ def request(model: Model, method: Method, how: Setting, adapter_dtype: str) -> S
 
 @pytest.fixture(scope="module")
 def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
-    with Tracer(cache=tmp_path_factory.mktemp("traces")) as found:
+    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
         yield found
 
 

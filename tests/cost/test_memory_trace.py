@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import BLAS_A100, memory_columns, priced_job
+from builders import BLAS_A100, PATIENT_S, memory_columns, priced_job
 
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.cost.memory.component import COMPONENT
@@ -48,7 +48,7 @@ ROWS, LENGTH = 4, 512
 
 @pytest.fixture(scope="module")
 def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
-    with Tracer(cache=tmp_path_factory.mktemp("traces")) as found:
+    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
         yield found
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import PATIENT_S
 
 from autotune.catalog.models.models import find_model
 from autotune.trace.client import Traced, TraceFailed, Tracer
@@ -72,7 +73,7 @@ def test_it_runs_only_when_it_is_trusted(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     marker = tmp_path / "it ran"
     request = request_of(folder)
-    with Tracer(cache=tmp_path / "cache") as tracer:
+    with Tracer(cache=tmp_path / "cache", limit_s=PATIENT_S) as tracer:
         refused = tracer.trace(request)
         assert isinstance(refused, TraceFailed)
         assert refused.kind == "unsupported"

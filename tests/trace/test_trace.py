@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import PATIENT_S
 
 from autotune.trace.client import Traced, TraceFailed, Tracer
 from autotune.trace.request import StepRequest
@@ -50,7 +51,7 @@ BASE = StepRequest(
 
 @pytest.fixture(scope="module")
 def tracer(tmp_path_factory: pytest.TempPathFactory) -> Tracer:
-    with Tracer(cache=tmp_path_factory.mktemp("traces")) as found:
+    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
         yield found
 
 
