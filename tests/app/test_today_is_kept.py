@@ -173,7 +173,7 @@ def test_evaluations_of_axolotl_by_the_epoch_are_counted_so() -> None:
                           set_values={"evaluation.rows": "500"})  # fmt: skip
     asked = load_jobs(AXOLOTL, overrides)[0].job
     assert asked.evaluation is not None
-    assert asked.evaluation.every_steps == 6500 // 4
+    assert asked.evaluation.every_steps == (52_000 - 2_600) // 8 // 4  # val_set_size: 0.05
 
 
 def test_what_today_offloads_is_left_where_it_fits_without_and_kept_where_it_does_not(
