@@ -114,12 +114,15 @@ def test_no_steps_at_all_fit_no_batch(tmp_path: Path) -> None:
     assert typed("estimate", str(job), "--fidelity", "formula", home=tmp_path).returncode in {0, 2}
 
 
-def test_an_evaluation_in_more_epochs_than_any_training_has_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["evals_per_epoch", "saves_per_epoch"])
+def test_what_happens_once_in_more_epochs_than_any_training_has_is_read(
+    key: str, tmp_path: Path
+) -> None:
     path = tmp_path / "axolotl.yml"
     path.write_text(
         "base_model: Qwen/Qwen2.5-0.5B\nadapter: lora\nlora_r: 8\nsequence_len: 512\n"
         "datasets: [{path: a/b, type: alpaca}]\nval_set_size: 0.05\nmicro_batch_size: 1\n"
-        "gradient_accumulation_steps: 1\nnum_epochs: 1\nevals_per_epoch: 1.0e-308\n"
+        f"gradient_accumulation_steps: 1\nnum_epochs: 1\n{key}: 1.0e-308\n"
     )
     words = ("estimate", str(path), "--rows", "1000", "--gpu", "h100", "-q")
     done = typed(*words, "--fidelity", "formula", home=tmp_path)

@@ -317,7 +317,7 @@ def _place_saves(parsed: Parsed, values: dict[str, Any], overrides: Overrides, b
             "checkpoint_every_steps", 500, "saved by the epoch, and the rows are not stated"
         )
         return
-    parsed.knobs["checkpoint_every_steps"] = max(1, int(math.ceil(count / batch) / often))
+    parsed.knobs["checkpoint_every_steps"] = _steps_apart(count, batch, often)
     epochs = values.get("train", {}).get("epochs")
     if "save_total_limit" not in parsed.knobs and isinstance(epochs, int | float):
         parsed.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
@@ -354,8 +354,12 @@ def _place_evaluations(
     if not often or found is None or "evaluation.every_steps" in overrides.set_values:
         return
     if count := trained_rows(values, overrides):
-        apart = min(math.ceil(count / batch) / often, NEVER_STEPS)
-        found["every_steps"] = max(1, int(apart))
+        found["every_steps"] = _steps_apart(count, batch, often)
+
+
+def _steps_apart(rows: int, batch: int, often: float) -> int:
+    """Steps from one to the next of what happens so often an epoch."""
+    return max(1, int(min(math.ceil(rows / batch) / often, NEVER_STEPS)))
 
 
 def _locked(parsed: Parsed, overrides: Overrides) -> dict[str, Any]:
