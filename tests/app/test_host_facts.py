@@ -64,7 +64,7 @@ def test_what_a_host_is_short_of_is_typed_as_told_and_gives_what_was_told(
 
 def test_estimate_and_compare_take_a_fact_of_the_host(tmp_path: Path) -> None:
     path = written(tmp_path, "disk: 200 GB")
-    run = {"sharding": "fsdp", "micro_batch_size": "1"}
+    run = {"sharding": "fsdp", "micro_batch_size": "1", "activation_checkpointing": "full"}
     found = estimate(load_job(path, set_values=run))
     assert found.shortfall is not None
     change = next(each for each in found.relaxations if "--set host.disk=" in each.apply)

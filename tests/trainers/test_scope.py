@@ -132,7 +132,10 @@ def test_as_sft_prices_it_and_says_so_first(tmp_path: Path, name: str) -> None:
 def test_a_price_as_another_kind_of_training_is_wider(tmp_path: Path) -> None:
     path = given(tmp_path, "axolotl-ipo.yml")
     (other,) = load_jobs(path, asked(priced_as="sft"))
-    path.write_text(AXOLOTL)
+    # Its LoRA kernels are switched on by themselves, but not beside `rl`.
+    path.write_text(
+        AXOLOTL + "lora_mlp_kernel: false\nlora_qkv_kernel: false\nlora_o_kernel: false\n"
+    )
     (plain,) = load_jobs(path, asked())
     wide, own = (estimate(x.job, fidelity="formula").row for x in (other, plain))
     assert wide.duration_s.p50 == pytest.approx(own.duration_s.p50, rel=0.2)
