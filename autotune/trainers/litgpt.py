@@ -127,6 +127,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     parsed.part("train", steps=steps, epochs=None if steps else epochs or None)
     parsed.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
     read_words(keys, parsed, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
+    if keys.switch("optimizer.init_args.fused"):
+        parsed.knobs["optimizer"] = "adamw_torch_fused"
     precision = keys.word("precision")
     if precision in PRECISION:
         parsed.knobs["precision"] = PRECISION[precision]
@@ -170,10 +172,22 @@ def _steps_of_tokens(keys: Keys, parsed: Parsed) -> int | None:
     return steps
 
 
+# AdamW by name takes foreach; arguments of a mapping reach it as they are. Source: litgpt 0.5.12
+# utils.py, instantiate_torch_optimizer.
+_FUSED: Mapping[KnobValue, bool] = {"adamw_torch": False, "adamw_torch_fused": True}
+
+
 def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
     """The keys that say it; the accumulation follows from the total batch."""
     if knob == "gradient_accumulation_steps":
         return {}
+    if knob == "optimizer" and value in _FUSED and not target.has("optimizer"):
+        whole = {"optimizer.class_path": "torch.optim.AdamW", "optimizer.init_args.fused": True}
+        return whole if _FUSED[value] else {}
+    named = target.values.get("optimizer")
+    class_path = named.get("class_path") if isinstance(named, dict) else None
+    if knob == "optimizer" and value in _FUSED and class_path == "torch.optim.AdamW":
+        return {"optimizer.init_args.fused": _FUSED[value]}
     if knob in WORDS and (knob != "num_dataloader_workers" or target.has("data.init_args")):
         return say(knob, value, WORDS, ())
     return "litgpt's YAML has no key for it"
