@@ -286,10 +286,12 @@ def test_a_data_set_needs_a_tokenizer_and_max_length_defaults_to_its_longest_row
 @pytest.mark.parametrize(
     ("changed", "base"),
     [
-        ({"hardware": ["t4"]}, "32bit"),
-        ({"hardware": ["t4", "v100-sxm2-16gb"]}, "32bit"),
+        ({"hardware": ["t4"], "model": "Qwen2.5-0.5B"}, "32bit"),
+        ({"hardware": ["t4", "v100-sxm2-16gb"], "model": "Qwen2.5-0.5B"}, "32bit"),
         ({"hardware": ["t4", "a100-40gb"]}, "16bit"),
         ({"hardware": ["cpu"]}, "16bit"),
+        ({"hardware": ["t4"]}, "16bit"),
+        ({"hardware": ["8xt4"]}, "32bit"),
         ({"hardware": ["a100-40gb"], "lock": {"precision": "fp16"}}, "32bit"),
         ({"hardware": ["a100-40gb"], "lock": {"precision": "tf32"}}, "32bit"),
         ({"hardware": ["a100-40gb"], "method": {"kind": "lora"}}, "16bit"),

@@ -154,7 +154,8 @@ def test_every_key_that_is_written_into_an_own_file_is_one_of_its_trainer(
     for key, value in written.items():
         found = schema.find(key)
         assert found is not None, key
-        assert found.admits(value), (key, value)
+        inside = key not in schema.keys and "dict" in found.kinds  # arguments of a class
+        assert inside or found.admits(value), (key, value)
 
 
 @pytest.mark.parametrize("text", [

@@ -288,7 +288,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
         jobfile = jobfile.model_copy(update={"hardware": tuple(machine for machine, _ in machines)})
     model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
     zero = zero_of(jobfile.deepspeed, model)
-    wide = "" if jobfile.method.base else fp32_needed(jobfile)
+    wide = "" if jobfile.method.base else fp32_needed(jobfile, model)
     method = method_of(jobfile.method, model, assumed, zero, wide)
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)

@@ -34,6 +34,7 @@ INFERENCE_ONLY = ("gguf", "exl2", "mlx")
 RANK = 16  # what most published recipes of 7-8B models use; PEFT's own default is 8
 ALPHA_OVER_RANK = 2.0
 MASTERS = "fp32 masters under DeepSpeed"
+_WEIGHT_AND_GRADIENT_BYTES = 8.0  # a parameter's, both in fp32
 
 
 def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -> Model:
@@ -152,8 +153,10 @@ def unquantised_note(job: Job) -> tuple[str, ...]:
     return (Decisive(text),)
 
 
-def fp32_needed(jobfile: JobFile) -> str:
+def fp32_needed(jobfile: JobFile, model: Model) -> str:
     """Why the job's weights must be fp32, where its base is not stated; empty if they need not.
+
+    Nor where no machine could hold them: then another machine answers, which may have bf16.
 
     Source: torch.amp's GradScaler steps fp32 parameters only (its unscale_ raises on fp16
     gradients), which is why a Trainer's `fp16: true` keeps fp32 weights; a device without native
@@ -167,8 +170,12 @@ def fp32_needed(jobfile: JobFile) -> str:
     step = "fp16's scaled gradients step fp32 weights"
     if precision == "fp16":
         return f"precision fp16 is locked, and {step}"
-    named = sorted({machine.gpu for machine in jobfile.hardware if machine.gpu != "cpu"})
+    machines = [machine for machine in jobfile.hardware if machine.gpu != "cpu"]
+    named = sorted({machine.gpu for machine in machines})
     if not named or any(find_device(gpu).peak_flop_per_s("bf16") for gpu in named):
+        return ""
+    held = max(find_device(each.gpu).memory_driver_bytes * each.count for each in machines)
+    if _WEIGHT_AND_GRADIENT_BYTES * parameter_count(model) > held:
         return ""
     return f"{' and '.join(named)} {'have' if named[1:] else 'has'} no native bf16, and {step}"
 
