@@ -62,7 +62,7 @@ JOURNAL, RAY = "journal", "ray"
 SERVERS = {"postgresql": servers.postgresql, "redis": servers.redis_server}
 STORAGES = (JOURNAL, *SERVERS, RAY)
 LOOK_S = 0.2  # between looks of whoever leads
-MEASURE_S = 0.05  # that a fake measurement takes
+MEASURE_S = 0.5  # that a fake measurement takes: several looks long
 LEASE_S = 20.0
 MOST_REFUSED = 20  # workers, or drivers, that ended with an error
 QUIET_S = 300.0  # without a trial more: it is stuck
@@ -258,7 +258,7 @@ def chaos(
         stack.callback(driver.kill)
         victims |= {"worker": lambda: kill_worker(words, chance), "driver": driver.kill}
         plan = _plan(victims, kills, chance)
-        moments = sorted(chance.uniform(0.05, 0.9) * trials for _ in range(kills))
+        moments = sorted(chance.uniform(0.05, 0.7) * trials for _ in range(kills))
         made, since = 0, begun
         while not (over := driver.is_over()) and time.monotonic() - since < QUIET_S:
             before, made = made, sum(record.kind == "trial" for record in recorded(run_dir))

@@ -81,6 +81,7 @@ def test_a_lost_connection_is_not_the_cause_but_what_lost_it_is() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.services
 @pytest.mark.parametrize("mode", ["rank-fails", "rank-fails-late", "connection-lost"])
 def test_an_error_of_one_rank_is_the_outcome_whatever_the_first_rank_tells(
     run_fake: Run, mode: str
@@ -92,6 +93,7 @@ def test_an_error_of_one_rank_is_the_outcome_whatever_the_first_rank_tells(
 
 
 @pytest.mark.slow
+@pytest.mark.services
 def test_no_rank_outlives_the_time_limit(run_fake: Run, tmp_path: Path) -> None:
     needs_torch()
     told = tmp_path / "pid"
@@ -135,6 +137,7 @@ def test_fsdp_divides_the_model_over_two_processes(
 
 
 @pytest.mark.slow
+@pytest.mark.services
 def test_two_launchers_that_meet_at_one_rendezvous_measure_one_step(
     tmp_path: Path, job: Job, offer: Offer, config: Config
 ) -> None:
