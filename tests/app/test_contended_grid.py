@@ -55,8 +55,8 @@ def test_bursts_that_can_be_seen_are_measured_around() -> None:
 
 
 def test_on_a_machine_that_is_never_calm_it_says_so_and_gives_its_best_guess() -> None:
-    found = answered("always", LONG)
-    assert found["said"] == SEEDS
+    found = answer(["always"], 2, LONG)["always"]
+    assert found["said"] == 2
     for run in found["runs"]:
         assert run["disturbed"] == run["probes"]
         assert "disturbed each run of the pick" in run["why"]
