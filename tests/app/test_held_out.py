@@ -160,3 +160,22 @@ def test_an_export_stores_the_base_as_it_was_priced(tmp_path: Path, target: str,
         assert job.today is not None
         made = export(target, job, job.offers[0], job.today)
         assert (says in "".join(made.files.values())) is said
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("axolotl.yml", "saves_per_epoch: 2\nval_set_size: 0.5\n"),
+    ("factory.yaml", "save_strategy: epoch\nval_size: 0.5\nper_device_eval_batch_size: 1\n"),
+])  # fmt: skip
+def test_saves_by_the_epoch_stand_among_the_rows_that_are_counted(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    """80 rows, of which half are trained on, in batches of 1; axolotl saves twice an epoch."""
+    rows = tmp_path / "own.jsonl"
+    rows.write_text('{"text": "one row"}\n' * 80, encoding="utf-8")
+    path = tmp_path / name
+    path.write_text(FILES[name] + text, encoding="utf-8")
+    job = load_jobs(path, Overrides(("h100",), stated={"data.dataset": str(rows)}))[0].job
+    every = 20 if name == "axolotl.yml" else 40
+    assert job.today is not None
+    assert (job.rows, job.today.checkpoint_every_steps) == (40, every)
+    assert job.lock["checkpoint_every_steps"] == every

@@ -181,3 +181,8 @@ def test_a_models_name_where_a_file_is_wanted_says_the_form_that_needs_none() ->
     with pytest.raises(InputError) as caught:
         load_job(Path("Llama-2-7B"))
     assert "--model Llama-2-7B --rows N --gpu NAME" in str(caught.value.hint)
+
+
+def test_a_model_folder_that_a_job_file_left_behind_is_named(tmp_path: Path) -> None:
+    message = problem(tmp_path, changed(WHOLE, "model", "data/own_model"))
+    assert f"no folder {tmp_path / 'data' / 'own_model'}" in message

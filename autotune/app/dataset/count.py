@@ -115,6 +115,17 @@ def count_dataset(
     return Count(replace(histogram, source=str(path)), counter, place, files, template)
 
 
+def rows_of(path: Path) -> int:
+    """[rows] of a data set, whatever is in them; an estimate where it is sampled.
+
+    Raises InputError for what cannot be read.
+    """
+    reading = Reading(data_files(path))
+    for _ in reading.records():
+        pass
+    return reading.all_rows
+
+
 def _counted(
     files: tuple[Path, ...], path: Path, tokenizer: Tokenizer, column: str | None, most_bytes: int
 ) -> tuple[Histogram, str]:

@@ -25,6 +25,7 @@ from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import held_out_of
+from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
 from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
@@ -289,9 +290,17 @@ def _as_qlora(method: dict[str, Any]) -> None:
 
 
 def trained_rows(values: Mapping[str, Any], overrides: Overrides) -> int:
-    """Rows that are stated, without those that are held out; 0 where none are."""
-    data = values.get("data", {})
-    rows = whole_or_zero(overrides.set_values.get("data.rows", data.get("rows")), scaled=True)
+    """Rows that are stated or lie in the data, without those held out; 0 where nothing says.
+
+    Raises InputError where the data cannot be read.
+    """
+    data, given = values.get("data", {}), overrides.set_values
+    rows = whole_or_zero(given.get("data.rows", data.get("rows")), scaled=True)
+    named = given.get("data.dataset", data.get("dataset"))
+    if not rows and isinstance(named, str) and whole(named).exists():
+        from autotune.app.dataset.count import rows_of
+
+        rows = rows_of(whole(named))
     return max(rows - held_out_of(data.get("held_out", 0.0), rows), 0)
 
 
