@@ -363,11 +363,13 @@ def saves(steps: FloatArray, interval: FloatArray) -> FloatArray:
 
 def evaluations(job: Job, steps: FloatArray) -> FloatArray:
     """[n] evaluations of the run: every so many steps, or once: no interval, or no training."""
-    if job.evaluation is None:
+    plan = job.evaluation
+    if plan is None:
         return np.zeros_like(steps)
-    if job.evaluation.every_steps <= 0 or job.steps == 0:
+    if job.steps == 0:
         return np.ones_like(steps)
-    return np.floor(steps / job.evaluation.every_steps)
+    while_training = np.floor(steps / plan.every_steps) if plan.every_steps > 0 else 1.0
+    return np.zeros_like(steps) + while_training + plan.at_start
 
 
 def break_even_steps(bill: Bill, on: int, off: int) -> float:

@@ -112,14 +112,21 @@ class Lengths:
 class Evaluation:
     """Evaluations during (or instead of) training. every_steps 0: once, at the end.
 
-    batch_size 0: as many rows as the micro-batch, at most `EVALUATION_ROWS`, so that an evaluation
-    nobody sized never decides what fits.
+    at_start: one more, before the first step. batch_size 0: as many rows as the micro-batch, at
+    most `EVALUATION_ROWS`, so that an evaluation nobody sized never decides what fits.
     """
 
     rows: int
     every_steps: int
     generate_tokens: int = 0
     batch_size: int = 0
+    at_start: bool = field(default=False, metadata=LATER)
+
+    def times(self, steps: int) -> int:
+        """Evaluations of so many optimizer steps."""
+        if steps <= 0:
+            return 1
+        return (steps // self.every_steps if self.every_steps > 0 else 1) + self.at_start
 
     def rows_at_once(self, micro_batch_size: int) -> int:
         """Rows of one evaluation batch on one device."""

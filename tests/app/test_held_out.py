@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.job.overrides import Overrides
 from autotune.app.runs.export import export
+from autotune.cost.bill import evaluations
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.domain.errors import InputError
 
@@ -179,3 +181,27 @@ def test_saves_by_the_epoch_stand_among_the_rows_that_are_counted(
     assert job.today is not None
     assert (job.rows, job.today.checkpoint_every_steps) == (40, every)
     assert job.lock["checkpoint_every_steps"] == every
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("axolotl.yml", "val_set_size: 0.2\nevals_per_epoch: 4\neval_on_start: true\n"),
+    ("axolotl.yml", "val_set_size: 0.2\neval_steps: 200\neval_on_start: true\n"),
+    ("factory.yaml", "val_size: 0.2\neval_steps: 200\neval_on_start: true\nnum_train_epochs: 1\n"),
+    ("trl", " --test_split_size 0.2 --eval_steps 200 --eval_on_start --num_train_epochs 1"),
+])  # fmt: skip
+def test_an_evaluation_before_the_first_step_is_one_more(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    """800 rows in batches of 1, an evaluation every 200 steps."""
+    job = read(tmp_path, name, text)
+    assert job.evaluation is not None
+    assert (job.evaluation.at_start, job.evaluation.rows, job.steps) == (True, 200, 800)
+    assert job.evaluation.times(job.steps) == 5
+    assert list(evaluations(job, np.array([800.0, 400.0]))) == [5.0, 3.0]
+    later = read(tmp_path, name, text, **{"evaluation.at_start": "false"})
+    assert later.evaluation is not None
+    assert later.evaluation.times(later.steps) == 4
+    for each in (job, later):
+        assert each.today is not None
+        written = str(export("hf", each, each.offers[0], each.today))
+        assert ("eval_on_start" in written) == (each is job)

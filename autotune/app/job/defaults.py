@@ -297,6 +297,7 @@ def evaluation_of(
         every_steps=section.every_steps or 0,
         generate_tokens=section.generate_tokens or 0,
         batch_size=section.batch_size or 0,
+        at_start=bool(section.at_start),
     )
 
 

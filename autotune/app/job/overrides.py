@@ -44,7 +44,7 @@ SETTABLE = {
     ),
     "data.lengths": ("p50", "p95", "max", "mean", "histogram"),
     "train": ("epochs", "steps", "global_batch_size"),
-    "evaluation": ("rows", "every_steps", "generate_tokens", "batch_size"),
+    "evaluation": ("rows", "every_steps", "generate_tokens", "batch_size", "at_start"),
     "limits": (
         "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
     ),

@@ -263,8 +263,7 @@ def _evaluation(job: Job, predicted: Estimated, memo: Memo) -> float:
     batch_s = memo.part("evaluation", "evaluation", predicted.config, predicted.offer)
     if batch_s is None or job.evaluation is None or job.evaluation.generate_tokens:
         return predicted.time_s.evaluation
-    every = job.evaluation.every_steps
-    times = predicted.steps // every if every > 0 else 1
+    times = job.evaluation.times(predicted.steps)
     rows = job.evaluation.rows_at_once(predicted.config.micro_batch_size) * predicted.offer.count
     return times * (math.ceil(job.evaluation.rows / rows) * batch_s + EVALUATION_OVERHEAD_S)
 

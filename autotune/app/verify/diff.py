@@ -73,7 +73,7 @@ class Comparison(Candidate):
         own = self.job.evaluation
         if own is None:
             return round(len(self.log.evaluations) * self.steps / self.log.steps_done)
-        return self.steps // own.every_steps if own.every_steps > 0 else 1
+        return own.times(self.steps)
 
     @property
     def evaluations_done(self) -> int:
@@ -82,9 +82,12 @@ class Comparison(Candidate):
             done = len(self.log.evaluations)
             return done if self.smoke else min(done, self.evaluations)
         own = self.job.evaluation
-        if own is None or own.every_steps <= 0:
-            return self.evaluations if self.log.steps_done >= self.own_steps else 0
-        return self.log.steps_done // own.every_steps
+        if self.log.steps_done >= self.own_steps and (own is None or own.every_steps <= 0):
+            return self.evaluations
+        if own is None:
+            return 0
+        every = own.every_steps
+        return own.at_start + (self.log.steps_done // every if every > 0 else 0)
 
     @property
     def predicted_evaluation_s(self) -> float:

@@ -181,12 +181,16 @@ class TrainSection(Section):
 
 
 class EvaluationSection(Section):
-    """Evaluations; without `every_steps` there is one, at the end. rows: else what is held out."""
+    """Evaluations; without `every_steps` there is one, at the end. rows: else what is held out.
+
+    at_start: one more, before the first step.
+    """
 
     rows: Rows | None = None
     every_steps: Annotated[int, whole(0, MAX_STEPS, scaled=True)] | None = None
     generate_tokens: Annotated[int, whole(0, MAX_LENGTH)] | None = None
     batch_size: Batch | None = None
+    at_start: bool | None = None
 
 
 class LimitsSection(Section):

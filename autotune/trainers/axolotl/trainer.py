@@ -241,7 +241,8 @@ def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
     batch = keys.whole("eval_batch_size", low=1)
     if often or "evaluation" in parsed.values:
         parsed.values.setdefault("evaluation", {})
-        parsed.part("evaluation", batch_size=batch)
+        first = keys.switch("eval_on_start") or None
+        parsed.part("evaluation", batch_size=batch, at_start=first)
     parsed.evaluations_per_epoch = often or parsed.evaluations_per_epoch
 
 

@@ -144,6 +144,8 @@ def _evaluation(plan: Plan) -> dict[str, object]:
     }
     if arguments["eval_strategy"] == "steps":
         arguments["eval_steps"] = evaluation.every_steps
+    if plan.trains and evaluation.at_start:
+        arguments["eval_on_start"] = True
     return arguments
 
 

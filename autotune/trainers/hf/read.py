@@ -322,10 +322,11 @@ def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     strategy = keys.word("eval_strategy", "evaluation_strategy")
     every = keys.number("eval_steps")
     batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
+    first = keys.switch("eval_on_start")
     keys.get("do_eval")
     keys.get("do_train")
     if strategy in {"steps", "epoch"} or (strategy is None and every):
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
         parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
-        parsed.part("evaluation", every_steps=whole, batch_size=batch)
+        parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)
         parsed.values.setdefault("evaluation", {})
