@@ -1,7 +1,7 @@
 """The run that a row of a public table measured: its job, machine and configuration, or why none.
 
-Also the split of its batch and its attention kernel. What it trained is in `training`, what it ran
-on in `machine`, what was measured of it in `table`.
+What it trained is in `training`, what it ran on in `machine`, with which trainer and versions in
+`software`; what was measured of it in `table`.
 
 Models are looked up by bare names, that of a copy or a framework's too, in the catalogue and never
 at the hub.
@@ -14,30 +14,19 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from autotune.catalog.local import default_host
 from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config
-from autotune.domain.device import Device, Network, Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.kbit import casts_adapters
 from autotune.evidence.record.kernels import attention_of, compile_of
 from autotune.evidence.record.lengths import lengths_of
-from autotune.evidence.record.machine import (
-    SHARING_ASSUMED,
-    device_of,
-    network_of,
-    offload_of,
-    sharding_of,
-    software_of,
-    trainer_of,
-    without_nvlink,
-)
-from autotune.evidence.record.notes import count_in
+from autotune.evidence.record.machine import machine_of
 from autotune.evidence.record.refusals import refusal_of
+from autotune.evidence.record.software import casts_adapters, software_of
 from autotune.evidence.record.training import (
+    batch_split,
     checkpointing_of,
     method_of,
     optimizer_of,
@@ -48,8 +37,8 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autotune.domain.job import Lengths, Method
     from autotune.domain.model import Model
+    from autotune.domain.software import Software
     from autotune.evidence.record.row import Row
 
 # Parts of a repackaged model's name that do not change its shape.
@@ -98,12 +87,9 @@ def _forms(text: str) -> Iterator[str]:
 STEPS = 100  # any number: only the steady step is compared
 NEVER = 10**6  # steps between saves: no save falls into the step that is compared
 UNKNOWN_MODEL = "model unknown to the catalogue"
-UNKNOWN_GPU = "GPU unknown to the catalogue"
 LENGTH_NOT_STATED = "sequence length not stated"
-BATCH_NOT_STATED = "batch size not stated"
 MOST_TOKENS = 2**31  # of a micro-batch: more than any row of any table by a factor of a thousand
 TOO_MANY_TOKENS = "micro_batch times seq_len is no batch that a GPU can hold"
-BATCH_CONTRADICTS = "batch sizes contradict each other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,85 +109,73 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
     if reason:
         raise Refused(reason)
     model = model_named(row.texts["model_id"], find_model)
-    device = device_of(row.texts["gpu"], row.notes)
-    if model is None or device is None:
-        raise Refused(UNKNOWN_MODEL if model is None else UNKNOWN_GPU)
+    if model is None:
+        raise Refused(UNKNOWN_MODEL)
+    machine, software = machine_of(row), software_of(row)
+    attention, own_kernel = attention_of(row, model, software.trainer)
+    compiled, scope = compile_of(row)
     if LITGPT in row.words["source_repo"] and model.activation.startswith("gelu"):
         model = replace(model, activation="gelu")  # its GptNeoxMLP: torch's fused kernel
-    device = without_nvlink(device, row.notes)
-    gpus = row.counts["n_gpus"] or 1
-    sharding, offload = sharding_of(row.texts["parallelism"], gpus, row.notes), offload_of(row)
-    trainer = trainer_of(row)
-    split = batch_split(row, gpus)
-    if split[0] * (row.counts["seq_len"] or 1) > MOST_TOKENS:
+    offer, longest = machine.offer, row.counts["seq_len"]
+    micro, accumulation = batch_split(row, offer.count)
+    if micro * (longest or 1) > MOST_TOKENS:
         raise Refused(TOO_MANY_TOKENS)
-    method, assumed = method_of(row, model)
-    attention, more = attention_of(row, model, trainer)
-    compiled, scope = compile_of(row)
-    precision, default = precision_of(row, device)
-    checkpointing, own = checkpointing_of(row)
+    method, assumed = method_of(row, model, software.trainer)
+    precision, default = precision_of(row, offer.device, software)
+    checkpointing, own = checkpointing_of(row, software)
+    optimizer = optimizer_of(row)
+    known = lengths_of(row, longest)
+    if known is None:
+        raise Refused(LENGTH_NOT_STATED)
+    guessed = tuple(text for text in (default, own, *machine.assumed) if text)
+    batch = micro * accumulation * offer.count
+    job = Job(
+        name=row.texts["model_id"],
+        model=software.as_coded(model),
+        method=method,
+        rows=STEPS * batch,
+        max_length=longest or known.lengths.maximum,
+        lengths=known.lengths,
+        padding="longest",
+        pretokenized=True,
+        storage="local",
+        epochs=1.0,
+        steps=STEPS,
+        global_batch_size=batch,
+        evaluation=None,
+        limits=Limits(vram_headroom=0.0, max_lost_work_s=1800.0),
+        software=software,
+        offers=(),
+    )
     knobs = {
         "precision": precision,
-        "optimizer": optimizer_of(row),
+        "optimizer": optimizer,
         "attention": attention,
         "activation_checkpointing": checkpointing,
-        "sharding": sharding,
-        "offload": offload[0],
+        "sharding": machine.sharding,
+        "offload": machine.offload,
         "compile": compiled,
         "compile_scope": scope,
     }
-    network, joined = network_of(row, device, gpus)
-    shared = SHARING_ASSUMED if "not stated" in row.words["parallelism"] and gpus > 1 else ""
-    guessed = tuple(text for text in (default, own, offload[1], shared, joined) if text)
-    return _described(
-        row,
-        _Parts(
-            model, method, device, gpus, network, split, knobs, trainer, (*assumed, *more), guessed
-        ),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    model: Model
-    method: Method
-    device: Device
-    gpus: int
-    network: Network | None
-    split: tuple[int, int]
-    knobs: dict[str, str]
-    trainer: str
-    assumed: tuple[str, ...]
-    guessed: tuple[str, ...]
-
-
-def _described(row: Row, parts: _Parts) -> Described:
-    known = lengths_of(row, row.counts["seq_len"])
-    if known is None:
-        raise Refused(LENGTH_NOT_STATED)
-    workers = count_in(r"\bworkers (\d+)\b", row.notes) or 0
-    cores = count_in(r"\bhost (\d+) cores\b", row.notes)
-    micro, accumulation = parts.split
-    global_batch = micro * accumulation * parts.gpus
     config = Config(
         micro_batch_size=micro,
         gradient_accumulation_steps=accumulation,
-        num_dataloader_workers=workers,
+        num_dataloader_workers=machine.workers,
         checkpoint_every_steps=NEVER,
         save_total_limit=1,
         length_grouping="on" if _grouped(row) else "off",
-        adapter_dtype="bf16" if _low_adapters(row, parts.trainer) else "fp32",
-        **parts.knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
+        adapter_dtype="bf16" if _low_adapters(row, software) else "fp32",
+        **knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
     )
     return Described(
-        job=_job(row, parts, known.lengths, row.counts["seq_len"], global_batch),
-        offer=_offer(parts.device, parts.gpus, parts.network, cores),
+        job=job,
+        offer=offer,
         config=config,
         mean_known=known.mean_known,
         longest_known=known.longest_known,
-        assumed=(*parts.assumed, *parts.guessed, *known.assumed),
+        assumed=(*assumed, *own_kernel, *guessed, *known.assumed),
         capped=known.capped,
-        guessed=bool(parts.guessed),
+        guessed=bool(guessed),
     )
 
 
@@ -213,55 +187,7 @@ def _grouped(row: Row) -> bool:
 SIXTEEN_BIT_ADAPTERS = "framework_config=accelerated-peft"
 
 
-def _low_adapters(row: Row, trainer: str) -> bool:
+def _low_adapters(row: Row, software: Software) -> bool:
     """Whether adapters are stored in 16 bit."""
     own = SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.words["source_repo"]
-    return own or casts_adapters(row, trainer)
-
-
-def _job(row: Row, parts: _Parts, lengths: Lengths, longest: int | None, global_batch: int) -> Job:
-    software = software_of(row)
-    return Job(
-        name=row.texts["model_id"],
-        model=software.as_coded(parts.model),
-        method=parts.method,
-        rows=STEPS * global_batch,
-        max_length=longest or lengths.maximum,
-        lengths=lengths,
-        padding="longest",
-        pretokenized=True,
-        storage="local",
-        epochs=1.0,
-        steps=STEPS,
-        global_batch_size=global_batch,
-        evaluation=None,
-        limits=Limits(vram_headroom=0.0, max_lost_work_s=1800.0),
-        software=software,
-        offers=(),
-    )
-
-
-@lru_cache(maxsize=256)
-def _offer(device: Device, gpus: int, network: Network | None, cores: int | None) -> Offer:
-    host = default_host(gpus // (network.nodes if network else 1), device)
-    if cores:
-        host = replace(host, cores=cores, assumed=tuple(x for x in host.assumed if x != "cores"))
-    return Offer(device, gpus, 0.0, host, price_source="not needed", network=network)
-
-
-def batch_split(row: Row, gpus: int) -> tuple[int, int]:
-    """(micro-batch, accumulation) of the run. Raises Refused where nothing or too much is stated.
-
-    The stated global batch wins over a stated accumulation: it is what the source multiplies.
-    """
-    micro, accumulation = row.counts["micro_batch"], row.counts["grad_accum"]
-    total = row.counts["global_batch"]
-    if micro is None and total and accumulation and total % (accumulation * gpus) == 0:
-        micro = total // (accumulation * gpus)
-    if micro is None:
-        raise Refused(BATCH_NOT_STATED)
-    if total is None:
-        return micro, accumulation or 1
-    if total % (micro * gpus):
-        raise Refused(BATCH_CONTRADICTS)
-    return micro, total // (micro * gpus)
+    return own or casts_adapters(row, software.trainer, software.trl)

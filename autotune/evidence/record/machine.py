@@ -1,6 +1,6 @@
-"""What a measured run ran on: its device, how several share the work, and its software.
+"""What a measured run ran on: its device and host, what joins several, and how they share the work.
 
-Versions are those that a source pins, else follow from its date.
+Its software is in `software`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,23 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.catalog.devices import find_device
+from autotune.catalog.local import default_host
 from autotune.catalog.networks import find_network
 from autotune.domain.config import ZERO_STAGE
+from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
-from autotune.domain.software import Software
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.kbit import kbit_upcast_of
-from autotune.evidence.record.kernels import (
-    FMS,
-    autocast_of,
-    gptq_of,
-    kernels_of,
-    own_operations,
-)
+from autotune.evidence.record.notes import count_in
 from autotune.evidence.record.notes import offload_of as offloaded_by
-from autotune.evidence.record.notes import versions_of
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device, Network
     from autotune.evidence.record.row import Row
 
+UNKNOWN_GPU = "GPU unknown to the catalogue"
 SAME_MEMORY = 0.12  # advertised against driver's total, and GB against GiB
 _MEMORY = re.compile(r"[- ]?(\d{1,3})\s*(?:GB|GiB)\b", re.IGNORECASE)
 SHARING_ASSUMED = "data parallel: which kind is not stated"
@@ -46,6 +40,42 @@ NETWORK_ASSUMED = "the network between machines is not stated: 100 to 3200 Gb/s 
 SLOWEST_NETWORK, FASTEST_NETWORK = 100e9 / 8.0, 3200e9 / 8.0  # [bytes/s]
 LAYERS_SPLIT = "layers split over several GPUs without data parallelism"
 SHARING_NOT_STATED = "how the GPUs share the work is not stated"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a run ran on. workers: processes that feed it; assumed: what the row does not say."""
+
+    offer: Offer
+    sharding: str
+    offload: str
+    workers: int
+    assumed: tuple[str, ...]
+
+
+def machine_of(row: Row) -> Machine:
+    """The machine of a row. Raises Refused for one that is unknown or not shared as is modelled."""
+    device = device_of(row.texts["gpu"], row.notes)
+    if device is None:
+        raise Refused(UNKNOWN_GPU)
+    device = without_nvlink(device, row.notes)
+    gpus = row.counts["n_gpus"] or 1
+    sharding = sharding_of(row.texts["parallelism"], gpus, row.notes)
+    shared = SHARING_ASSUMED if "not stated" in row.words["parallelism"] and gpus > 1 else ""
+    network, joined = network_of(row, device, gpus)
+    offload, moved = offload_of(row)
+    workers = count_in(r"\bworkers (\d+)\b", row.notes) or 0
+    cores = count_in(r"\bhost (\d+) cores\b", row.notes)
+    assumed = tuple(text for text in (moved, shared, joined) if text)
+    return Machine(_offer(device, gpus, network, cores), sharding, offload, workers, assumed)
+
+
+@lru_cache(maxsize=256)
+def _offer(device: Device, gpus: int, network: Network | None, cores: int | None) -> Offer:
+    host = default_host(gpus // (network.nodes if network else 1), device)
+    if cores:
+        host = replace(host, cores=cores, assumed=tuple(x for x in host.assumed if x != "cores"))
+    return Offer(device, gpus, 0.0, host, price_source="not needed", network=network)
 
 
 def _spellings(text: str) -> list[str]:
@@ -231,164 +261,3 @@ def _parallel_refusal(words: list[str], parallelism: str, gpus: int) -> str:
     if gpus > 1 and words == ["none"]:
         return LAYERS_SPLIT
     return ""
-
-
-Version = tuple[int, ...]
-
-# First month of a minor release. Source: release dates on PyPI.
-TRANSFORMERS = (
-    ((2023, 1), (4, 26)), ((2023, 7), (4, 31)), ((2023, 10), (4, 35)), ((2024, 1), (4, 37)),
-    ((2024, 4), (4, 40)), ((2024, 6), (4, 42)), ((2024, 8), (4, 44)), ((2024, 10), (4, 45)),
-    ((2024, 11), (4, 46)), ((2025, 1), (4, 48)), ((2025, 3), (4, 50)), ((2025, 6), (4, 52)),
-    ((2025, 9), (4, 56)), ((2026, 1), (5, 0)), ((2026, 7), (5, 12)),
-)  # fmt: skip
-TORCH = (
-    ((2023, 1), (2, 0)), ((2023, 10), (2, 1)), ((2024, 2), (2, 2)), ((2024, 5), (2, 3)),
-    ((2024, 8), (2, 4)), ((2024, 11), (2, 5)), ((2025, 2), (2, 6)), ((2025, 5), (2, 7)),
-    ((2025, 8), (2, 8)), ((2025, 11), (2, 9)), ((2026, 2), (2, 10)), ((2026, 6), (2, 12)),
-)  # fmt: skip
-
-# First month of a release of flash-attn. Source: release dates on PyPI.
-FLASH_ATTENTION = (
-    ((2022, 11), (0, 2)), ((2023, 4), (1, 0)), ((2023, 7), (2, 0)), ((2023, 10), (2, 3)),
-    ((2024, 1), (2, 5)), ((2024, 7), (2, 6)), ((2024, 11), (2, 7)), ((2025, 6), (2, 8)),
-)  # fmt: skip
-
-# Pinned by the requirements files beside the tables of fms-acceleration: (table, from month,
-# transformers, torch), newest first. The main table was measured again with each set.
-PINNED = (
-    ("granite", (2024, 1), (4, 45, 2), (2, 4, 1)),
-    ("liger", (2024, 1), (4, 45, 2), (2, 4, 1)),
-    ("moe", (2025, 5), (4, 52, 4), (2, 6, 0)),
-    ("moe", (2024, 1), (4, 45, 2), (2, 4, 1)),
-    ("refs_orca", (2024, 1), (4, 44, 2), (2, 4, 0)),
-    ("a100_80gb.csv", (2025, 1), (4, 48, 1), (2, 4, 1)),
-    ("a100_80gb.csv", (2024, 10), (4, 45, 2), (2, 4, 1)),
-    ("a100_80gb.csv", (2024, 9), (4, 44, 2), (2, 4, 1)),
-    ("a100_80gb.csv", (2024, 1), (4, 43, 3), (2, 4, 0)),
-)
-# Its plain way to train a quantised base: peft's prepare_model_for_kbit_training, fp32 norms.
-BASELINE_PEFT = "framework_config=baseline-peft"
-
-# Trainers by what a source is called or its notes say, first match first. Those of `HF_TRAINERS`
-# drive transformers' Trainer; the others run loops of their own.
-TRAINERS = (
-    ("llamafactory", re.compile(r"llama-factory", re.IGNORECASE)),
-    ("unsloth", re.compile(r"unsloth", re.IGNORECASE)),
-    ("ms-swift", re.compile(r"ms-swift", re.IGNORECASE)),
-    ("axolotl", re.compile(r"axolotl", re.IGNORECASE)),
-    ("torchtune", re.compile(r"torchtune", re.IGNORECASE)),
-    ("fms", re.compile(r"fms-acceleration|fms-hf-tuning")),
-    ("peft", re.compile(r"\bown loop\b|huggingface/peft")),
-    ("trl", re.compile(r"\bTRL\b|SFTTrainer|DPOTrainer|huggingface/trl|\btrl \d")),
-    (
-        "transformers",
-        re.compile(
-            r"HF Trainer|subclass of Trainer|stanford_alpaca|QwenLM/Qwen\b|huggingface/transformers"
-        ),
-    ),
-)
-HF_TRAINERS = frozenset(
-    {"unsloth", "ms-swift", "axolotl", "llamafactory", "fms", "trl", "transformers"}
-)
-
-OWN_MODEL = (
-    "litgpt",
-    "llm-foundry",
-    "torchtitan",
-    "nanochat",
-)  # model code that is not transformers'
-
-
-def _at(table: tuple[tuple[tuple[int, int], Version], ...], date: tuple[int, int]) -> Version:
-    reached = [version for month, version in table if month <= date]
-    return reached[-1] if reached else table[0][1]
-
-
-def _pinned(row: Row) -> tuple[Version, Version] | None:
-    path = f"{row.texts['source_repo']}/{row.texts['source_path']}"
-    if FMS not in path:
-        return None
-    for table, since, transformers, torch in PINNED:
-        if table in path and row.date >= since:
-            return transformers, torch
-    return None
-
-
-def trainer_of(row: Row) -> str:
-    """The trainer behind a row, by its source and its notes; empty where neither names one."""
-    if any(name in row.words["source_repo"] for name in OWN_MODEL):
-        return ""
-    for text in (row.texts["source_repo"], row.notes):
-        for name, pattern in TRAINERS:
-            if pattern.search(text):
-                return name
-    return ""
-
-
-def stack_of(row: Row, trainer: str) -> str:
-    """The training code behind a row: "hf" where its trainer drives transformers' Trainer."""
-    if trainer in HF_TRAINERS:
-        return "hf"
-    return trainer or row.texts["source_repo"].split(" ", maxsplit=1)[0].rpartition("/")[2]
-
-
-def flash_attention_of(row: Row, stated: Version | None) -> Version | None:
-    """The version of flash-attn that ran or was installed; None where the row names no such kernel.
-
-    stated: by the notes. Where only "flash" is known, the newest release of the run's month.
-    """
-    if stated is not None:
-        return stated
-    if not row.words["attn"].startswith(("fa", "flash")):
-        return None
-    return _at(FLASH_ATTENTION, row.date)
-
-
-# Of rows that state none. 37 nf4 rows of fms-acceleration are 0.8 % off as of a release whose
-# products keep nothing of what they read, and 4.1 % as of the one before.
-BITSANDBYTES = (0, 43, 2)
-
-
-PACKAGES = (
-    "transformers", "torch", "trl", "peft", "accelerate", "flash_attn", "bitsandbytes",
-)  # fmt: skip
-
-
-def software_of(row: Row) -> Software:
-    """The profile of the run. Versions that nobody states follow from the date."""
-    stated = versions_of(row.notes, *PACKAGES)
-    pinned = _pinned(row)
-    by_date = pinned or (_at(TRANSFORMERS, row.date), _at(TORCH, row.date))
-    transformers = stated["transformers"] or by_date[0]
-    year, month = row.date
-    trainer = trainer_of(row)
-    own_model = any(name in row.words["source_repo"] for name in OWN_MODEL)
-    flash_attn = flash_attention_of(row, stated["flash_attn"])
-    stack = stack_of(row, trainer)
-    kernels, loss = kernels_of(row, transformers)
-    steps_in_backward, fused_adapters = own_operations(row)
-    return Software(
-        name=f"{row.texts['source_repo']} {year}-{month:02d}",
-        as_of=f"{year}-{month:02d}",
-        torch=stated["torch"] or by_date[1],
-        transformers=transformers,
-        trl=stated["trl"],
-        peft=stated["peft"] or ((0, 12, 0) if year < 2025 else (0, 15, 0)),  # noqa: PLR2004 - a release by year
-        accelerate=stated["accelerate"] or (1, 0, 0),
-        flash_attn=flash_attn,
-        flash_attn_3=(3, 0, 0) if row.words["attn"].startswith("fa3") else None,
-        bitsandbytes=stated["bitsandbytes"] or BITSANDBYTES,
-        kernels=kernels,  # type: ignore[arg-type]  # one of the three words above
-        loss=loss,
-        autocast=autocast_of(row),
-        own_model=own_model or trainer == "torchtune",
-        steps_in_backward=steps_in_backward,
-        fused_adapters=fused_adapters,
-        empties_cache="cache emptied every" in row.notes,
-        gptq=gptq_of(row),
-        kbit_upcast="norms" if BASELINE_PEFT in row.notes else kbit_upcast_of(row, trainer),
-        recomputes_outside_fsdp=not own_model,
-        stack=stack,
-        trainer=trainer,
-    )

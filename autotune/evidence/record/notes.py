@@ -7,6 +7,7 @@ Notes are prose. A word counts only as a whole word and only where nothing denie
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from autotune.evidence.cases import Grades
@@ -46,16 +47,15 @@ def is_logged(notes: str) -> bool:
 
 def version_of(package: str, notes: str) -> Version | None:
     """The version of a package that the notes state: "torch 2.4.0+cu118" is (2, 4, 0)."""
-    words = "|".join(re.escape(word) for word in _PACKAGE.get(package, (package,)))
-    found = re.search(
-        rf"(?<![\w-])(?:{words})[ =]+v?(\d+)\.(\d+)(?:\.(\d+))?", notes, re.IGNORECASE
-    )
+    found = _stated(package).search(notes)
     return tuple(int(part) for part in found.groups() if part) if found else None
 
 
-def versions_of(notes: str, *packages: str) -> dict[str, Version | None]:
-    """The versions of several packages that the notes state."""
-    return {package: version_of(package, notes) for package in packages}
+@cache
+def _stated(package: str) -> re.Pattern[str]:
+    words = "|".join(re.escape(word) for word in _PACKAGE.get(package, (package,)))
+    pattern = rf"(?<![\w-])(?:{words})[ =]+v?(\d+)\.(\d+)(?:\.(\d+))?"
+    return re.compile(pattern, re.IGNORECASE)
 
 
 _PACKAGE = {

@@ -10,7 +10,16 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.evidence.record.notes import names
-from autotune.evidence.record.row import FULL, LORA
+from autotune.evidence.record.row import (
+    BLANK,
+    FAILED,
+    FINISHED,
+    FULL,
+    LORA,
+    NUMERIC,
+    SURPLUS,
+    WHOLE,
+)
 
 if TYPE_CHECKING:
     from autotune.evidence.record.row import Row
@@ -43,12 +52,28 @@ def refusal_of(row: Row) -> str:
     for word, reason in FLAGS:
         if word in row.notes:
             return reason
-    bad = row.bad_cells()
+    bad = _bad_cell(row)
     if bad:
-        return bad[0]
+        return bad
     if row.is_oom and any(row.numbers[column] is not None for column in RAN):
         return "says that it ran out of memory and how fast it ran"
     return _other_model_or_method(row) or _other_stack(row) or _not_stated(row)
+
+
+def _bad_cell(row: Row) -> str:
+    """What is wrong with a cell that should hold a positive number, or a known word."""
+    for column, (least, most) in NUMERIC.items():
+        value = row.numbers[column]
+        if value is None and row.words[column] not in BLANK:
+            return f"{column} is not a number above zero"
+        if value is not None and not least <= value <= most:
+            return f"{column} is outside {least:g} to {most:g}"
+    for column in WHOLE:
+        if row.numbers[column] is not None and row.counts[column] is None:
+            return f"{column} is not a whole number"
+    if row.words["oom"] not in FAILED | FINISHED:
+        return "oom is not 1, 0, inferred or empty"
+    return "more cells than the header has columns" * (SURPLUS in row.cells)
 
 
 def _other_model_or_method(row: Row) -> str:

@@ -1,6 +1,7 @@
-"""A row of a public table: its cells, read with tolerance, and what a cell may hold.
+"""The rows of a public table: their cells, read with tolerance, and what a cell may hold.
 
-What its run was is for `described`; what was measured, and the file, for `table`.
+What is wrong with a cell is for `refusals`, what the run was for `described`, what was measured for
+`table`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import csv
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+MAX_ROWS = 200_000
 
 COLUMNS = (
     "id", "source_repo", "source_path", "source_commit_or_date", "model_id", "n_params", "task",
@@ -24,7 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 _DATE = re.compile(r"\b(20\d\d)(?:-(\d\d)(?:-(\d\d))?)?\b")
 _POWERS = {"k": 1, "m": 2}
-_BLANK = {"", "-", "na", "n/a", "nan", "none", "null", "?"}
+BLANK = {"", "-", "na", "n/a", "nan", "none", "null", "?"}
 
 # What a cell may hold: anything outside is a slip of unit or of column, not a run.
 NUMERIC = {
@@ -84,26 +90,32 @@ class Row:
         for name, value in read.items():
             object.__setattr__(self, name, value)
 
-    def bad_cells(self) -> list[str]:
-        """What is wrong with cells that should hold a positive number, or a known word."""
-        found = []
-        for column, (least, most) in NUMERIC.items():
-            value = self.numbers[column]
-            if value is None:
-                if self.words[column] not in _BLANK:
-                    found.append(f"{column} is not a number above zero")
-            elif not least <= value <= most:
-                found.append(f"{column} is outside {least:g} to {most:g}")
-        found += [
-            f"{column} is not a whole number"
-            for column in WHOLE
-            if self.numbers[column] is not None and self.counts[column] is None
-        ]
-        if self.words["oom"] not in FAILED | FINISHED:
-            found.append("oom is not 1, 0, inferred or empty")
-        if SURPLUS in self.cells:
-            found.append("more cells than the header has columns")
-        return found
+
+def rows_of(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
+    """Every row that is not blank, each with an id of its own. Raises InputError for no table."""
+    header = [name.strip() for name in reader.fieldnames or []]
+    reader.fieldnames = header
+    for column in ("id", "model_id", "gpu", "task"):
+        if column not in header:
+            hint = f"a table of measurements has the columns {', '.join(COLUMNS)}"
+            if not header:
+                msg = f"{path} is empty"
+                raise InputError(msg, hint)
+            msg = f'{path} has no column "{column}"; it has {", ".join(header[:12])}'
+            raise InputError(msg, hint)
+    seen: set[str] = set()
+    for number, cells in enumerate(reader, start=1):
+        if number > MAX_ROWS:
+            msg = f"{path} has more than {MAX_ROWS:,} rows"
+            raise InputError(msg)
+        named = {key: value for key, value in cells.items() if isinstance(value, str) and key}
+        if any(value.strip() for value in named.values()):
+            own = named.get("id", "").strip() or f"row {number}"
+            named["id"] = f"{own} (row {number})" if own in seen else own
+            seen.add(named["id"])
+            if any(isinstance(value, list) for value in cells.values()):
+                named[SURPLUS] = "1"
+            yield Row(named)
 
 
 def _number(column: str, word: str) -> float | None:
@@ -112,7 +124,7 @@ def _number(column: str, word: str) -> float | None:
     K and M are powers of 1024 of tokens in a row, and of 1000 elsewhere.
     """
     text = word.replace(",", "").replace("_", "")
-    if text in _BLANK:
+    if text in BLANK:
         return None
     power = _POWERS.get(text[-1:], 0) if text[:-1][-1:].isdigit() else 0
     unit = 1024.0 if column == "seq_len" else 1000.0

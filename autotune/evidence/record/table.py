@@ -27,7 +27,7 @@ from autotune.domain.units import GB, GIB, MIB
 from autotune.evidence.cases import MeasuredCase, Refused, Skipped
 from autotune.evidence.record.described import Described, describe
 from autotune.evidence.record.notes import grades_of, is_logged
-from autotune.evidence.record.row import COLUMNS, SURPLUS, Row
+from autotune.evidence.record.row import Row, rows_of
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from autotune.domain.observation import MemoryKind
 
 SHIPPED_ROWS = Path(__file__).parents[1] / "data" / "measured.csv"
-MAX_ROWS = 200_000
 MAX_BYTES = 500_000_000
 DRIVER_READING = r"nvidia-smi (?:used \(mean over GPUs\)|peak) (\d+) MiB"
 RESERVED_READING = r"device reserved (\d+\.\d+) GiB"
@@ -118,11 +117,11 @@ def _measured(row: Row, described: Described) -> MeasuredCase:
         observations=tuple(seen),
         bounded=tuple(bounded),
         capped=described.capped,
-        grades=grades_of(row.notes),
-        logged=is_logged(row.notes),
         guessed=described.guessed,
         replicate_key=replicate_key(row),
         sweep_key=sweep_key(row),
+        logged=is_logged(row.notes),
+        grades=grades_of(row.notes),
         longest_known=described.longest_known,
         older=_OLDER in row.notes,
         assumed=described.assumed,
@@ -262,33 +261,7 @@ def read_table(path: Path) -> list[Row]:
         raise InputError(msg) from None
     try:
         text = io.StringIO(content.decode("utf-8-sig"), newline="")
-        return list(_rows(csv.DictReader(text), path))
+        return list(rows_of(csv.DictReader(text), path))
     except (UnicodeDecodeError, csv.Error) as error:
         msg = f"{path} is not a CSV in UTF-8: {error}"
         raise InputError(msg) from None
-
-
-def _rows(reader: csv.DictReader[str], path: Path) -> Iterator[Row]:
-    header = [name.strip() for name in reader.fieldnames or []]
-    reader.fieldnames = header
-    for column in ("id", "model_id", "gpu", "task"):
-        if column not in header:
-            hint = f"a table of measurements has the columns {', '.join(COLUMNS)}"
-            if not header:
-                msg = f"{path} is empty"
-                raise InputError(msg, hint)
-            msg = f'{path} has no column "{column}"; it has {", ".join(header[:12])}'
-            raise InputError(msg, hint)
-    seen: set[str] = set()
-    for number, cells in enumerate(reader, start=1):
-        if number > MAX_ROWS:
-            msg = f"{path} has more than {MAX_ROWS:,} rows"
-            raise InputError(msg)
-        named = {key: value for key, value in cells.items() if isinstance(value, str) and key}
-        if any(value.strip() for value in named.values()):
-            own = named.get("id", "").strip() or f"row {number}"
-            named["id"] = f"{own} (row {number})" if own in seen else own
-            seen.add(named["id"])
-            if any(isinstance(value, list) for value in cells.values()):
-                named[SURPLUS] = "1"
-            yield Row(named)

@@ -1,4 +1,4 @@
-"""What a measured run trained: method, targets, precision and optimizer; what its row does not say.
+"""What a measured run trained: method, batch, precision and optimizer; what its row does not say.
 
 Of checkpointing and precision a trainer's default is taken where the row says nothing. Every one
 that is taken is listed as an assumption of the row, and the row teaches no fit: it is compared, and
@@ -16,14 +16,14 @@ from autotune.cost.parameters import lora_parameters
 from autotune.domain.job import QUANTISED, Method
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.kernels import FMS
-from autotune.evidence.record.machine import stack_of, trainer_of
-from autotune.evidence.record.notes import trainable_of, version_of
+from autotune.evidence.record.notes import trainable_of
 from autotune.evidence.record.row import FULL
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device
     from autotune.domain.job import Base, Variant
     from autotune.domain.model import Model
+    from autotune.domain.software import Software
     from autotune.evidence.record.row import Row
 
 SAME_COUNT = 0.1  # a stated number of trainable parameters agrees with the rank within this
@@ -50,12 +50,14 @@ QUANTISATION = "quantisation other than nf4, int8 and 4-bit GPTQ"
 NARROW = "8-bit or 4-bit float compute"
 PRECISION_NOT_STATED = "compute precision not stated"
 QUANTISED_FULL = "full fine-tuning of quantised weights"
+BATCH_NOT_STATED = "batch size not stated"
+BATCH_CONTRADICTS = "batch sizes contradict each other"
 RANK_NOT_STATED = "LoRA rank not stated"
 NO_TARGETS = "LoRA targets that the model does not have"
 OTHER_VARIANT = "a LoRA variant with other trainable parameters"
 
 
-def base_of(row: Row) -> Base:
+def base_of(row: Row, trainer: str) -> Base:
     """Storage of the base weights. Raises Refused for a quantisation that is not modelled.
 
     GPTQ keeps four bits a weight and a 16-bit scale per group of 128, close to nf4's 4.13 bits, and
@@ -65,7 +67,7 @@ def base_of(row: Row) -> Base:
     if quant in {"", "none", "no"}:
         if row.words["task"] == "qlora":
             return "nf4"
-        return "32bit" if _wide_weights(row) else "16bit"
+        return "32bit" if _wide_weights(row, trainer) else "16bit"
     if "8" in quant and any(word in quant for word in ("gptq", "awq", "hqq")):
         raise Refused(QUANTISATION)
     if quant.startswith(_FOUR_BITS) or re.search(r"\bnf4\b", quant):
@@ -85,7 +87,7 @@ _LOADED_WIDE = re.compile(
 )
 
 
-def _wide_weights(row: Row) -> bool:
+def _wide_weights(row: Row, trainer: str) -> bool:
     """Whether weights are kept in 32 bit under a 16-bit compute dtype."""
     if _LOADED_WIDE.search(row.notes):
         return True
@@ -94,7 +96,7 @@ def _wide_weights(row: Row) -> bool:
     word = row.words["precision"]
     if word in {"fp32", "tf32", "fp32/tf32", "float32"} or re.search(r"\b(mixed|amp)\b", word):
         return True
-    if word == "fp16" and trainer_of(row) in SCALED and "zero" not in row.words["parallelism"]:
+    if word == "fp16" and trainer in SCALED and "zero" not in row.words["parallelism"]:
         return True
     if FMS in row.words["source_repo"] and "fsdp" in row.words["parallelism"]:
         return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
@@ -120,7 +122,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def precision_of(row: Row, device: Device) -> tuple[str, str]:
+def precision_of(row: Row, device: Device, software: Software) -> tuple[str, str]:
     """The compute dtype, and what was assumed. Raises Refused where it is not modelled or known."""
     word = row.words["precision"]
     if any(narrow in word for narrow in ("fp4", "mxfp", "int8", "nvfp")):
@@ -137,7 +139,7 @@ def precision_of(row: Row, device: Device) -> tuple[str, str]:
         return stated, ""
     if word in {"mixed", "amp"}:
         return ("bf16" if device.bf16_flop_per_s else "fp16"), ""
-    found = default_precision(row, device)
+    found = default_precision(row, device, software)
     if found is None:
         raise Refused(PRECISION_NOT_STATED)
     return found
@@ -230,9 +232,9 @@ def _roles(name: str) -> set[str]:
     return {role for role, words in ROLES.items() if name in words}
 
 
-def method_of(row: Row, model: Model) -> tuple[Method, tuple[str, ...]]:
+def method_of(row: Row, model: Model, trainer: str) -> tuple[Method, tuple[str, ...]]:
     """The method and what was assumed. Raises Refused for one that is not modelled."""
-    base = base_of(row)
+    base = base_of(row, trainer)
     if row.words["task"] in FULL:
         if base in QUANTISED:
             raise Refused(QUANTISED_FULL)
@@ -274,7 +276,7 @@ CHECKPOINTING = "checkpointing not stated: the trainer's default, {}"
 PRECISION = "compute precision not stated: {}, {}"
 
 
-def checkpointing_of(row: Row) -> tuple[str, str]:
+def checkpointing_of(row: Row, software: Software) -> tuple[str, str]:
     """(value of the knob, what was assumed; empty where the row says it).
 
     "full (framework default)" and "full (unsloth, offloaded)" are full. Selective checkpointing is
@@ -285,35 +287,52 @@ def checkpointing_of(row: Row) -> tuple[str, str]:
         return "full", ""
     if word in _OFF:
         return "none", ""
-    found = "full" if _checkpoints(row) else "none"
+    found = "full" if _checkpoints(row, software) else "none"
     return found, CHECKPOINTING.format(found)
 
 
-def _checkpoints(row: Row) -> bool:
+def _checkpoints(row: Row, software: Software) -> bool:
     """Whether the trainer checkpoints by default.
 
     Source: peft's prepare_model_for_kbit_training switches it on, which TRL's trainer calls for a
     base in 4 or 8 bits; transformers' own default is off, as are the LoRA recipes of litgpt and
     torchtune.
     """
-    trainer = trainer_of(row)
-    if trainer in CHECKPOINTING_TRAINERS:
+    if software.trainer in CHECKPOINTING_TRAINERS:
         return True
-    if trainer != "trl":
+    if software.trainer != "trl":
         return False
     quantised = row.words["quant"] not in {"", "none", "no"} or row.words["task"] == "qlora"
-    return quantised or (version_of("trl", row.notes) or (0, 0)) >= TRL_CHECKPOINTS_FROM
+    return quantised or (software.trl or (0, 0)) >= TRL_CHECKPOINTS_FROM
 
 
-def default_precision(row: Row, device: Device) -> tuple[str, str] | None:
+def default_precision(row: Row, device: Device, software: Software) -> tuple[str, str] | None:
     """(compute dtype, what was assumed) of a trainer whose default is known; None of the others.
 
     Source: ms-swift's dtype AUTO takes bf16 where the card has it, else fp16; fms-acceleration's
     tables of the following snapshots name fp16 for the same runs.
     """
-    if trainer_of(row) == "ms-swift":
+    if software.trainer == "ms-swift":
         word = "bf16" if device.bf16_flop_per_s else "fp16"
         return word, PRECISION.format(word, "ms-swift's default")
-    if stack_of(row, trainer_of(row)) == "hf" and "fms-acceleration" in row.words["source_repo"]:
+    if software.stack == "hf" and "fms-acceleration" in row.words["source_repo"]:
         return "fp16", PRECISION.format("fp16", "as the table's next snapshot")
     return None
+
+
+def batch_split(row: Row, gpus: int) -> tuple[int, int]:
+    """(micro-batch, accumulation) of the run. Raises Refused where nothing or too much is stated.
+
+    The stated global batch wins over a stated accumulation: it is what the source multiplies.
+    """
+    micro, accumulation = row.counts["micro_batch"], row.counts["grad_accum"]
+    total = row.counts["global_batch"]
+    if micro is None and total and accumulation and total % (accumulation * gpus) == 0:
+        micro = total // (accumulation * gpus)
+    if micro is None:
+        raise Refused(BATCH_NOT_STATED)
+    if total is None:
+        return micro, accumulation or 1
+    if total % (micro * gpus):
+        raise Refused(BATCH_CONTRADICTS)
+    return micro, total // (micro * gpus)
