@@ -357,6 +357,6 @@ def with_past(job: Job, *, but: str = "") -> Job:
         job = with_verified(job, but=but)
     if not was_kept(LEARNED):
         return job
-    from autotune.evidence.learned.applied import with_learned
+    from autotune.evidence.learned.residuals import with_learned
 
     return with_learned(job, plain_bill)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.domain.job import Lengths
-from autotune.evidence.record.notes import StatedMean, mean_of
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -30,6 +29,39 @@ class RowLengths:
     longest_known: bool = True  # the peak of memory can be compared
     assumed: tuple[str, ...] = ()
     capped: bool = True  # what is not known is below the lengths; else above: they are a mean
+
+
+_MEAN = (
+    re.compile(r"mean about (?P<low>\d+(?:\.\d+)?) tokens"),
+    re.compile(r"mean (?:dataset |sample )?length (?:of )?(?P<low>\d+(?:\.\d+)?)"),
+    re.compile(r"(?P<padded>avg tokens/sample incl\. padding) = (?P<low>\d+(?:\.\d+)?)"),
+    re.compile(r"avg tokens/sample = (?P<low>\d+(?:\.\d+)?)"),
+    re.compile(
+        r"(?:about|gives) (?P<low>\d+)(?:-(?P<high>\d+))? (?P<padded>padded )?tokens per row"
+    ),
+    re.compile(r"(?P<low>\d+) per row, cap"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StatedMean:
+    """[tokens] mean of a row, and whether the padding of its batch is counted in it."""
+
+    tokens: float
+    padded: bool
+
+
+def mean_of(notes: str) -> StatedMean | None:
+    """The mean length of a row that the notes state; a range by its middle."""
+    for pattern in _MEAN:
+        found = pattern.search(notes)
+        if found:
+            parts = found.groupdict()
+            low = float(parts["low"])
+            high = float(parts.get("high") or low)
+            padded = bool(parts.get("padded")) or "padding-free" in notes
+            return StatedMean((low + high) / 2.0, padded)
+    return None
 
 
 QUANTILES = 41

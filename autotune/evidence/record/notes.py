@@ -1,4 +1,4 @@
-"""What the notes of a row say in words: its grade, versions, lengths, offloading, and the log.
+"""What the notes of a row say in words: its grade, versions, counts, offloading, and the log.
 
 Notes are prose. A word counts only as a whole word and only where nothing denies it ("no offload",
 "use_dora=False" and "utilisation" state neither offload, DoRA nor LISA).
@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from autotune.evidence.cases import Grades
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,39 +109,6 @@ def trainable_of(notes: str) -> float | None:
         return float(found[1].replace(",", "")) * _SCALE[(found[2] or "").casefold()]
     millions = re.search(r"(\d+(?:\.\d+)?)\([\d.]+%\) M trainable", notes)
     return float(millions[1]) * 1e6 if millions else None
-
-
-_MEAN = (
-    re.compile(r"mean about (?P<low>\d+(?:\.\d+)?) tokens"),
-    re.compile(r"mean (?:dataset |sample )?length (?:of )?(?P<low>\d+(?:\.\d+)?)"),
-    re.compile(r"(?P<padded>avg tokens/sample incl\. padding) = (?P<low>\d+(?:\.\d+)?)"),
-    re.compile(r"avg tokens/sample = (?P<low>\d+(?:\.\d+)?)"),
-    re.compile(
-        r"(?:about|gives) (?P<low>\d+)(?:-(?P<high>\d+))? (?P<padded>padded )?tokens per row"
-    ),
-    re.compile(r"(?P<low>\d+) per row, cap"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class StatedMean:
-    """[tokens] mean of a row, and whether the padding of its batch is counted in it."""
-
-    tokens: float
-    padded: bool
-
-
-def mean_of(notes: str) -> StatedMean | None:
-    """The mean length of a row that the notes state; a range by its middle."""
-    for pattern in _MEAN:
-        found = pattern.search(notes)
-        if found:
-            parts = found.groupdict()
-            low = float(parts["low"])
-            high = float(parts.get("high") or low)
-            padded = bool(parts.get("padded")) or "padding-free" in notes
-            return StatedMean((low + high) / 2.0, padded)
-    return None
 
 
 def count_in(pattern: str, notes: str) -> int | None:
