@@ -1,7 +1,8 @@
-"""What past runs are off by, and what that says of a job: effects on its machines, and their reason.
+"""What past runs are off by, and what that says of a job: effects on its machines, and why.
 
-Residuals are kept beside the runs, so that an answer need not price every run again. A kept residual holds for the calibration and the release that made it; another one's are made anew,
-in memory: only `autotune learn` writes.
+Residuals are kept beside the runs, so that an answer need not price every run again. A kept one
+holds for the calibration and the release that made it; another one's are made anew, in memory:
+only `autotune learn` writes.
 """
 
 from __future__ import annotations
