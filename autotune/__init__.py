@@ -144,10 +144,11 @@ def estimate(
 
     from autotune.app.estimate import estimate as price
     from autotune.app.notebook import shown_row
-    from autotune.domain.config import knob
+    from autotune.domain.config import knob, own_name
 
     found = _job(job, gpus)
-    values = {name: knob(name).parse(value) for name, value in knobs.items()}
+    named = {own_name(name): value for name, value in knobs.items()}
+    values = {name: knob(name).parse(value) for name, value in named.items()}
     return shown_row(price(replace(found, lock={**found.lock, **values})).row)
 
 

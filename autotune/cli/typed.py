@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from autotune.domain.answer.recommendation import Asked
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 
 if TYPE_CHECKING:
@@ -49,9 +49,16 @@ def asked(
             continue
         value = context.params[name]
         if "--set" in parameter.opts and not knobs:
-            value = [pair for pair in value if pair.partition("=")[0].strip() not in KNOBS]
+            value = [
+                pair for pair in value if own_name(pair.partition("=")[0].strip()) not in KNOBS
+            ]
         words += _words(parameter, value)
     return Asked(tuple(words), str(Path.cwd()))
+
+
+def _key(pair: str) -> str:
+    """What an option `KEY=VALUE` is of."""
+    return pair.partition("=")[0].strip()
 
 
 def _words(parameter: Any, value: object) -> Iterator[str]:  # noqa: ANN401 - moved between versions

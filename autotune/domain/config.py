@@ -61,6 +61,7 @@ class Knob:
     opt_in: bool = False  # searched only when the job allows it
     closed: tuple[str, ...] = ()  # of a knob that is not opt-in, values that are
     effect: str = ""  # what opening it changes for the user, in a few words; else rounding
+    trainer: str = ""  # the argument of transformers' Trainer, where it has another name
 
     def parse(self, value: object, where: str = "") -> KnobValue:
         """The knob's value from text or YAML. Raises InputError naming what must hold."""
@@ -72,6 +73,8 @@ class Knob:
         text = _as_word(value)
         if self.name == "attention":
             text = hub_attention(text) or text
+        if text not in self.choices and _SWITCHED.get(text) in self.choices:
+            text = _SWITCHED[text]
         if text not in self.choices:
             kind = f"{self.name} value"
             raise unknown(kind, text, self.choices, self._hint(), where)
@@ -113,37 +116,44 @@ def _as_word(value: object) -> str:
 
 
 _OFF_ON = ("off", "on")
+_SWITCHED = {"off": "none", "on": "full"}  # as screens say it of choices that are switches
 KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (
         Knob("micro_batch_size", "count", "neutral",
-             "rows per device per forward: memory against kernel efficiency", minimum=1),
+             "rows per device per forward: memory against kernel efficiency", minimum=1,
+             trainer="per_device_train_batch_size"),
         Knob("gradient_accumulation_steps", "count", "neutral",
              "micro-steps per optimizer step; micro x accumulation x devices = global batch",
              minimum=1),
         Knob("num_dataloader_workers", "count", "neutral",
-             "processes that prepare batches while the device computes"),
-        Knob("prefetch_factor", "count", "neutral", "batches each worker keeps ready", minimum=1),
-        Knob("pin_memory", "switch", "neutral", "page-locked batches: faster copies to a GPU"),
+             "processes that prepare batches while the device computes",
+             trainer="dataloader_num_workers"),
+        Knob("prefetch_factor", "count", "neutral", "batches each worker keeps ready", minimum=1,
+             trainer="dataloader_prefetch_factor"),
+        Knob("pin_memory", "switch", "neutral", "page-locked batches: faster copies to a GPU",
+             trainer="dataloader_pin_memory"),
         Knob("checkpoint_every_steps", "count", "neutral",
-             "optimizer steps between saves: save time against work lost", minimum=1),
+             "optimizer steps between saves: save time against work lost", minimum=1,
+             trainer="save_steps"),
         Knob("save_total_limit", "count", "neutral", "checkpoints kept on the disk", minimum=1),
         Knob("compile", "choice", "neutral",
              "torch.compile: compile seconds once against faster steps",
-             ("off", "default", "reduce-overhead", "max-autotune")),
+             ("off", "default", "reduce-overhead", "max-autotune"), trainer="torch_compile"),
         Knob("compile_scope", "choice", "neutral",
              "what torch.compile sees: the whole model, or one block at a time",
              ("model", "regional")),
         Knob("precision", "choice", "numeric", "compute dtype of matrix products",
              ("fp32", "tf32", "fp16", "bf16", "fp8"), closed=("fp8",)),
         Knob("activation_checkpointing", "choice", "neutral",
-             "recompute the forward in the backward: time against memory", ("none", "full")),
+             "recompute the forward in the backward: time against memory", ("none", "full"),
+             trainer="gradient_checkpointing"),
         Knob("attention", "choice", "numeric", "attention kernel",
              ("eager", "sdpa", "flash_attention_2", "flash_attention_3"),
-             closed=("flash_attention_3",)),
+             closed=("flash_attention_3",), trainer="attn_implementation"),
         Knob("optimizer", "choice", "numeric", "AdamW variant: state bytes and step time",
              ("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit"),
-             effect="other optimizer states"),
+             effect="other optimizer states", trainer="optim"),
         Knob("sharding", "choice", "neutral", "how several devices share the work",
              ("none", "ddp", "fsdp", "zero2", "zero3")),
         Knob("adapter_dtype", "choice", "numeric", "storage of LoRA adapters", ("fp32", "bf16"),
@@ -151,7 +161,7 @@ KNOBS: dict[str, Knob] = {
         Knob("packing", "choice", "numeric", "several rows in one sequence", _OFF_ON, opt_in=True,
              effect="other batch composition"),
         Knob("length_grouping", "choice", "numeric", "rows of similar length in one batch", _OFF_ON,
-             opt_in=True, effect="other batch composition"),
+             opt_in=True, effect="other batch composition", trainer="group_by_length"),
         Knob("kernels", "choice", "numeric",
              "fused kernels: Liger's, or a loss that never holds all logits",
              ("none", "liger", "chunked_loss"), opt_in=True,
@@ -162,6 +172,9 @@ KNOBS: dict[str, Knob] = {
              effect="the same training, slower"),
     )
 }  # fmt: skip
+
+TRAINER_NAMES = {each.name: each.trainer for each in KNOBS.values() if each.trainer}
+_OWN_NAMES = {theirs: name for name, theirs in TRAINER_NAMES.items()}
 
 # Knobs that records of earlier versions lack, and the value that those runs had.
 LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none", "offload": "none"}
@@ -240,6 +253,11 @@ def completed(record: Mapping[str, Any]) -> dict[str, Any]:
 def is_extra(name: str) -> bool:
     """Whether a name is of a user's own knob."""
     return name.startswith((ENVIRONMENT, ARGUMENT))
+
+
+def own_name(name: str) -> str:
+    """The knob that the Trainer calls so, which is how screens speak of it; else the name."""
+    return _OWN_NAMES.get(name, name)
 
 
 def knob(name: str, where: str = "") -> Knob:

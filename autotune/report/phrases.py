@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.config import is_extra
+from autotune.domain.config import TRAINER_NAMES, is_extra
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
@@ -45,18 +45,6 @@ VERDICT = {
 IN_STEP = frozenset({"compute", "bandwidth", "launch", "communication"})
 FAR_OFF = 2.0  # measured over modelled, each way: beyond it efficiency does not explain the gap
 LITTLE_ROOM = "should run, though what torch caches would fill the memory"
-TRAINER_NAMES = {  # knob -> the argument of transformers' Trainer
-    "micro_batch_size": "per_device_train_batch_size",
-    "num_dataloader_workers": "dataloader_num_workers",
-    "prefetch_factor": "dataloader_prefetch_factor",
-    "pin_memory": "dataloader_pin_memory",
-    "checkpoint_every_steps": "save_steps",
-    "compile": "torch_compile",
-    "activation_checkpointing": "gradient_checkpointing",
-    "attention": "attn_implementation",
-    "optimizer": "optim",
-    "length_grouping": "group_by_length",
-}
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 KERNELS = {"liger": "Liger kernels", "chunked_loss": "a loss in chunks"}
 OFFLOAD = {

@@ -25,7 +25,15 @@ import numpy as np
 
 from autotune.catalog.files import read_regular
 from autotune.domain.candidates import AUTO, Candidates, SearchSpace
-from autotune.domain.config import ARGUMENT, ENVIRONMENT, KNOBS, UNSET, KnobValue, knob
+from autotune.domain.config import (
+    ARGUMENT,
+    ENVIRONMENT,
+    KNOBS,
+    TRAINER_NAMES,
+    UNSET,
+    KnobValue,
+    knob,
+)
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.paths import near, whole
 
@@ -46,19 +54,13 @@ _RUN_VARIABLES = frozenset(
 )  # fmt: skip
 _RUN_PREFIXES = ("AUTOTUNE_", "ACCELERATE_", "FSDP_", "TORCHELASTIC_")
 _KNOB_OF = {
-    "per_device_train_batch_size": "micro_batch_size",
-    "gradient_accumulation_steps": "micro_batch_size",
-    "dataloader_num_workers": "num_dataloader_workers",
-    "dataloader_prefetch_factor": "prefetch_factor",
-    "dataloader_pin_memory": "pin_memory",
-    "save_steps": "checkpoint_every_steps", "save_total_limit": "save_total_limit",
-    "torch_compile": "compile", "torch_compile_mode": "compile",
+    **{theirs: name for name, theirs in TRAINER_NAMES.items()},
+    "gradient_accumulation_steps": "micro_batch_size", "save_total_limit": "save_total_limit",
+    "torch_compile_mode": "compile",
     "bf16": "precision", "fp16": "precision", "tf32": "precision",
-    "gradient_checkpointing": "activation_checkpointing",
-    "activation_checkpointing": "activation_checkpointing",
-    "optim": "optimizer", "fsdp": "sharding", "fsdp_config": "sharding", "deepspeed": "sharding",
-    "group_by_length": "length_grouping", "train_sampling_strategy": "length_grouping",
-    "packing": "packing", "attn_implementation": "attention",
+    "activation_checkpointing": "activation_checkpointing", "packing": "packing",
+    "fsdp": "sharding", "fsdp_config": "sharding", "deepspeed": "sharding",
+    "train_sampling_strategy": "length_grouping",
 }  # fmt: skip
 _OF_THE_JOB = frozenset(
     {"num_train_epochs", "max_steps", "max_length", "max_seq_length", "learning_rate",

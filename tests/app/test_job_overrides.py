@@ -8,11 +8,14 @@ import pytest
 from jobfiles import MINIMAL, WHOLE, load, problem
 
 from autotune.app.hardware.machines import priced_devices
+from autotune.app.job.file import Document
 from autotune.app.job.load import jobs_of_line
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.overrides import Overrides, overridden
 from autotune.app.tune.priced import price_notes
 from autotune.catalog.prices.prices import sold_counts
+from autotune.domain.config import KNOBS, TRAINER_NAMES
 from autotune.domain.errors import InputError
+from autotune.report.screens.screen import change_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +33,33 @@ def test_set_pins_knobs_and_changes_keys_of_the_job(tmp_path: Path) -> None:
     assert job.lock == {"precision": "bf16", "checkpoint_every_steps": 50}
     assert (job.method.rank, job.steps, job.name) == (8, 100, "other")
     assert job.lengths.quantiles[128] == pytest.approx(100)
+
+
+def test_a_knob_can_be_typed_as_screens_and_the_trainer_call_it(tmp_path: Path) -> None:
+    typed = {"torch_compile": "default", "gradient_checkpointing": "on", "save_steps": "50"}
+    job = load(tmp_path, MINIMAL, set_values=typed, allow=["group_by_length"])
+    lock = {"compile": "default", "activation_checkpointing": "full", "checkpoint_every_steps": 50}
+    assert job.lock == lock
+    assert job.allow == ("length_grouping",)
+    locked = {**MINIMAL, "lock": {"torch_compile": "off", "gradient_checkpointing": "off"}}
+    job = load(tmp_path, locked, set_values={"compile": "default"})
+    assert job.lock == {"compile": "default", "activation_checkpointing": "none"}
+
+
+def test_a_knob_by_both_of_its_names_is_refused(tmp_path: Path) -> None:
+    both = {"compile": "off", "torch_compile": "default"}
+    assert "--set gives compile twice" in problem(tmp_path, MINIMAL, set_values=both)
+    assert "compile is stated twice" in problem(tmp_path, {**MINIMAL, "lock": both})
+
+
+@pytest.mark.parametrize("name", TRAINER_NAMES)
+def test_every_name_on_a_screen_is_one_that_can_be_typed(name: str) -> None:
+    """Also its values, as screens show them: none is off, full is on."""
+    for value in KNOBS[name].choices or ("4",) if KNOBS[name].kind != "switch" else ("yes",):
+        shown = {"none": "off", "full": "on"}.get(value, value)
+        typed = Overrides(set_values={change_words(name): shown})
+        lock = overridden(Document({**MINIMAL}, "x"), typed).values["lock"]
+        assert KNOBS[name].parse(lock[name]) == KNOBS[name].parse(value)
 
 
 def test_a_shorter_max_length_cuts_the_stated_lengths(tmp_path: Path) -> None:

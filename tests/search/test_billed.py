@@ -19,6 +19,7 @@ from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.measured.study import explore_measured
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.measurements import History
+from autotune.search.posterior.stopping import ProbeBudget
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -171,6 +172,52 @@ def test_the_search_learns_that_a_machine_is_slower_everywhere(tight_bill: Bill)
     pick = posterior.pick()
     assert pick in history.measured
     assert priced.bill.memory_bytes[pick] * MEMORY <= priced.limit[pick]
+
+
+class Meter:
+    """Measures for a second each, and may spend so many; the pick's own run is dearer."""
+
+    def __init__(self, priced: BilledCandidates, limit: float) -> None:
+        self.priced, self.limit, self.spent = priced, limit, 0.0
+
+    def measure(self, index: int) -> Scored:
+        self.spent += 1.0
+        return truth(self.priced, index)
+
+    def again(self, index: int, done: int) -> Scored:
+        del done
+        if self.spent + 2.0 > self.limit:
+            msg = "the probe budget was spent"
+            raise StopSearch(msg, budget=True)
+        self.spent += 2.0
+        return truth(self.priced, index)
+
+    def stop_reason(self) -> str:
+        return ""
+
+    def budget(self, index: int) -> ProbeBudget:
+        del index
+        return ProbeBudget(1.0, self.spent, self.limit, "s", free=True)
+
+
+def test_a_budget_that_ends_the_search_and_the_pick_s_own_run_is_named_once(
+    tight_bill: Bill,
+) -> None:
+    def why(limit: float, trials: int) -> str:
+        meter = Meter(billed(tight_bill), limit)
+        found = explore_measured(tight_bill, meter, sampler="calibrated", trials=trials)
+        return found.stopped_because
+
+    ended = why(4.0, 20)
+    assert ended.startswith("the probe budget of 4.0 s would be exceeded: 4.0 s spent")
+    assert ended.endswith("; the pick could not be run again")
+    assert ended.count("budget") == 1
+    other = why(4.0, 3)
+    assert other == (
+        "3 configurations were measured, which was the most allowed; the probe budget was spent, "
+        "before the pick could be run again"
+    )
+    assert "again" not in why(6.0, 3), "it was"
 
 
 def test_the_identity_is_the_job_s_and_not_the_price_s(small_job: Job) -> None:

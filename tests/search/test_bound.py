@@ -122,8 +122,10 @@ def test_what_is_pending_is_pending_whatever_the_noise_may_be() -> None:
 
 
 def test_without_a_measurement_there_is_no_bound_to_speak_of() -> None:
-    left = remaining(Posterior(Machine(Grid.of(1), 4, 0.1), History()))
+    posterior = Posterior(Machine(Grid.of(1), 4, 0.1), History())
+    left = remaining(posterior)
     assert left.bound == 1.0
+    assert bound_of(posterior) == 1.0, "nothing is known, and not: nothing is left"
     assert described(left, ProbeBudget(0.0)) == "nothing that fits has been measured"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,19 @@ def test_where_others_disturb_everything_it_stops_soon_and_says_that_it_cannot_t
     assert len(contest.play()) == IN_VAIN
     assert contest.finals().undecided(0.0) == "others disturbed each run of the pick"
     assert contest.finals().ties == ()
+
+
+def test_a_pick_of_one_run_where_runs_are_too_long_unnoticed_is_not_said_to_be_disturbed() -> None:
+    """Nobody saw others at it; how often runs are too long here is what makes it doubtful."""
+    contest = Contest(always(10.0), always(15.0), modelled=(1.0, 1.5))
+    contest.records = [replace(r, looks=4, unexplained=2) for r in contest.records]
+    said = contest.finals().undecided(0.0)
+    assert said == "the pick rests on one run, and 34% may be too long unnoticed here"
+    contest.records += [replace(record(11, 0, 10.0), looks=2, unexplained=2)]
+    assert contest.finals().undecided(0.0) == "", "two that agree stand"
+    contest.records = [replace(r, looks=8, unexplained=8) for r in contest.records]
+    said = contest.finals().undecided(0.0)
+    assert said == "the pick rests on 2 runs, and with a chance of 32% all are too long"
 
 
 def test_a_calm_run_is_worth_more_than_quicker_disturbed_ones() -> None:

@@ -22,7 +22,7 @@ from autotune.app.hardware.machines import (
 )
 from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
@@ -73,6 +73,16 @@ class Overrides:
     beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
     launch: str = ""  # of a script with several: by name or number
     priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
+
+    def __post_init__(self) -> None:
+        """Knobs go by their own names. Raises InputError for one that is given by both."""
+        named: dict[str, str] = {}
+        for key, value in self.set_values.items():
+            if own_name(key) in named:
+                msg = f"--set gives {own_name(key)} twice, once as {TRAINER_NAMES[own_name(key)]}"
+                raise InputError(msg, "keep one of them")
+            named[own_name(key)] = value
+        object.__setattr__(self, "set_values", named)
 
 
 def settable_keys() -> list[str]:
@@ -141,7 +151,8 @@ def set_key(values: Values, key: str, value: str) -> None:
     """Pin a knob or change a key of the job, as `--set` does. Raises InputError."""
     if key in KNOBS:
         lock = values.get("lock")
-        values["lock"] = {**(lock if isinstance(lock, dict) else {}), key: value}
+        locked = lock.items() if isinstance(lock, dict) else ()
+        values["lock"] = {**{own_name(str(name)): kept for name, kept in locked}, key: value}
         return
     section, _, name = key.rpartition(".")
     if not (name in SETTABLE.get(section, ()) if section else key in _TOP):

@@ -307,7 +307,7 @@ class Prober:
         expected_s = self._expected_s(plan, role)
         if self.spent_s + (expected_s if self.own else 0.0) > self.options.seconds:
             msg = f"the probe budget of {format_seconds(self.options.seconds)} was spent"
-            raise StopSearch(msg)
+            raise StopSearch(msg, budget=True)
         figures = figures_of(predicted, plan.requests[-1], expected_s / self.pace)
         calm = calm_s(self.own, self.options.seconds, self.options.effort.calm_s)
         self.progress.begins(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator
 from pydantic_core import PydanticCustomError
 
-from autotune.domain.config import knob
+from autotune.domain.config import knob, own_name
 from autotune.domain.errors import InputError
 from autotune.domain.job import CONFIDENCE, LEAST_CONFIDENCE, MOST_CONFIDENCE
 from autotune.domain.typed.machine import machine_entry
@@ -290,7 +290,11 @@ def empty_list(value: object) -> object:
 
 def _knobs(values: dict[str, Any]) -> dict[str, Any]:
     parsed, problems = {}, []
-    for name, value in values.items():
+    for stated, value in values.items():
+        name = own_name(stated)
+        if name != stated and name in values:
+            problems.append(f"{name} is stated twice, as {stated} too")
+            continue
         try:
             parsed[name] = _parsed_knob(name, value)
         except PydanticCustomError as error:
@@ -330,7 +334,8 @@ def refuse_quality(name: str) -> None:
 
 def numeric_knobs(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names of knobs that a job may open, without repeats."""
-    for name in names:
+    own = dict.fromkeys(map(own_name, names))
+    for name in own:
         refuse_quality(name)
         try:
             found = knob(name)
@@ -339,7 +344,7 @@ def numeric_knobs(names: tuple[str, ...]) -> tuple[str, ...]:
         if found.knob_class != "numeric" and not found.opt_in:
             msg = f"{name} is neutral and always searched; allow opens what is not"
             raise wrong(msg)
-    return tuple(dict.fromkeys(names))
+    return tuple(own)
 
 
 def method_word(value: object) -> object:

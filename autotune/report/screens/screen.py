@@ -10,6 +10,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import TRAINER_NAMES
 from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.layout.text import sections_text
@@ -19,7 +20,6 @@ from autotune.report.phrases import (
     NO_CHANGE,
     OFFLOAD,
     SHARDING,
-    TRAINER_NAMES,
     compile_phrase,
     intervals,
     knob_text,

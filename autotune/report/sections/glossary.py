@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import TRAINER_NAMES
 from autotune.report.layout.blocks import Bars, Bullets, Commands, Paragraph, Section, Table
-from autotune.report.phrases import TRAINER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, TRAINER_NAMES
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Section, Table, columns
-from autotune.report.phrases import DERIVED_KNOBS, NO_CHANGE, TRAINER_NAMES, differences
+from autotune.report.phrases import DERIVED_KNOBS, NO_CHANGE, differences
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
 if TYPE_CHECKING:

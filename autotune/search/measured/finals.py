@@ -158,8 +158,10 @@ class Finals:
         if self.pick is None:
             return ""
         mine = self.standing[self.pick]
-        if not mine.stands:
+        if mine.disturbed:
             return "others disturbed each run of the pick"
+        if not mine.stands:
+            return _doubted(mine)
         hidden = [
             i
             for i, found in self.standing.items()
@@ -197,6 +199,14 @@ def finals_of(
         chosen(posterior, found, posterior_pick), share, modelled,
         in_vain=len(last) == IN_VAIN and all(r.disturbed for r in last),
     )  # fmt: skip
+
+
+def _doubted(pick: Standing) -> str:
+    """Of one that nothing disturbed, how likely it is too long all the same."""
+    chance = f"{pick.doubt:.0%}"
+    if pick.runs == 1:
+        return f"the pick rests on one run, and {chance} may be too long unnoticed here"
+    return f"the pick rests on {pick.runs} runs, and with a chance of {chance} all are too long"
 
 
 def chosen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from autotune.frozen import dataclass
 
@@ -14,7 +14,32 @@ if TYPE_CHECKING:
 
 
 class StopSearch(Exception):  # noqa: N818 - not an error: no further measurement is wanted
-    """Raised by the one who measures; the message says why the search stops."""
+    """Raised by the one who measures; the message says why the search stops.
+
+    budget: because what probing may cost is spent.
+    """
+
+    def __init__(self, why: str, *, budget: bool = False) -> None:
+        super().__init__(why)
+        self.budget = budget
+
+
+class End(NamedTuple):
+    """Why a search ended.
+
+    by_itself: and not because no more was allowed. budget: because what probing may cost is spent.
+    """
+
+    why: str
+    by_itself: bool
+    budget: bool = False
+
+    def before_the_pick(self, stop: StopSearch) -> End:
+        """The same where the pick could not be run again; one cause is named once."""
+        late = f"{stop}, before the pick could be run again"
+        if self.budget and stop.budget:
+            late = "the pick could not be run again"
+        return self._replace(why="; ".join(filter(None, (self.why, late))))
 
 
 @dataclass(frozen=True, slots=True)

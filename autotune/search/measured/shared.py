@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.frozen import dataclass
 from autotune.search.measured.finals import is_measured, overturned
-from autotune.search.measured.measurer import FunctionMeasurer, StopSearch
+from autotune.search.measured.measurer import End, FunctionMeasurer, StopSearch
 from autotune.search.measured.study import (
     FRONT,
     MOST_FRONT,
     SEARCHED,
     MeasuredExploration,
     MeasuredSearch,
+    most_allowed,
     with_score,
 )
 from autotune.search.study.owner import OWNER, Owner
@@ -196,25 +197,24 @@ class SharedSearch(MeasuredSearch):
         if pending:
             return Task("wait")
         if isinstance(measurer, FunctionMeasurer):
-            return Task("end", *end)
+            return Task("end", end.why, end.by_itself)
         return self._behind(shared, measurer, trials, records, end, again=again)
 
     def _behind(
         self, shared: SharedStudy, measurer: SharedMeasurer, trials: int,
-        records: list[TrialRecord], end: tuple[str, bool], *, again: bool,
+        records: list[TrialRecord], end: End, *, again: bool,
     ) -> Task:  # fmt: skip
         """What is done behind the search: the front, the best once more. again: that was begun."""
-        why, ended = end
-        if not again and ended and self._front_is_worth(shared.study, measurer, records):
+        if not again and end.by_itself and self._front_is_worth(shared.study, measurer, records):
             return Task("front")
         finals = self._finals(self.posterior(shared.study), records)
         index = finals.next()
         if index is not None:
             return Task("again", index=index, done=finals.again.count(index))
-        if again and ended and overturned(records, self._candidate):
+        if again and end.by_itself and overturned(records, self._candidate):
             found = self._end_of_search(shared, measurer, trials, records, [])
-            return Task("search") if found is None else Task("end", *found)
-        return Task("end", why, ended)
+            return Task("search") if found is None else Task("end", found.why, found.by_itself)
+        return Task("end", end.why, end.by_itself)
 
     def _front_is_worth(
         self, study: Study, measurer: SharedMeasurer, records: list[TrialRecord]
@@ -227,25 +227,26 @@ class SharedSearch(MeasuredSearch):
     def _end_of_search(
         self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer, trials: int,
         records: list[TrialRecord], pending: list[FrozenTrial],
-    ) -> tuple[str, bool] | None:  # fmt: skip
+    ) -> End | None:  # fmt: skip
         """Why no further candidate is proposed, and whether that is its end; None to go on."""
         tried = {self._candidate(r) for r in records if r.kind == "trial"}
         failed = {self._candidate(r) for r in records if r.kind == "failed"}
         tried |= set(self._candidates(pending))
         if len(tried) >= trials:
-            return f"{trials} configurations were measured, which was the most allowed", False
+            return End(most_allowed(trials), by_itself=False)
         stop = self._exhausted(len(tried) + len(failed), len(records), trials)
         if stop:
-            return stop, True
+            return End(stop, by_itself=True)
         begun = any(record.sampler == FRONT for record in records)
         judgement = self._stop(shared.study, measurer)
         if judgement is not None:
-            return judgement.reason, begun or judgement.rule != "budget"
+            spent = judgement.rule == "budget"
+            return End(judgement.reason, begun or not spent, spent)
         if begun:
-            return SEARCHED, True
+            return End(SEARCHED, by_itself=True)
         why = "" if isinstance(measurer, FunctionMeasurer) else measurer.stop_reason()
         why = why or self.refused
-        return (why, False) if why else None
+        return End(why, by_itself=False) if why else None
 
     def explored(self, shared: SharedStudy, resumed: int, end: Task) -> MeasuredExploration:
         """What all workers measured, once it is over."""

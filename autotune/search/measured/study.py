@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.frozen import dataclass
 from autotune.search.measured.finals import finals_of, is_measured, overturned
-from autotune.search.measured.measurer import FunctionMeasurer, Scored, StopSearch
+from autotune.search.measured.measurer import End, FunctionMeasurer, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
 from autotune.search.selection import TIE
@@ -132,8 +132,8 @@ class MeasuredSearch(Search):
         study = store.study(resume=resume)
         records = self._restore(study, store.log, self._distributions())
         resumed = len(records)
-        why, ended = self._search_and_repeat(study, store, measurer, trials, records)
-        return self._explored(study, records, resumed, why, ended=ended)
+        end = self._search_and_repeat(study, store, measurer, trials, records)
+        return self._explored(study, records, resumed, end.why, ended=end.by_itself)
 
     def _explored(
         self, study: Study, records: list[TrialRecord], resumed: int, why: str, *, ended: bool
@@ -154,36 +154,37 @@ class MeasuredSearch(Search):
     def _search_and_repeat(
         self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
         records: list[TrialRecord],
-    ) -> tuple[str, bool]:  # fmt: skip
+    ) -> End:  # fmt: skip
         """Search, and measure the best again; search on where that changed what was believed."""
         if isinstance(measurer, FunctionMeasurer):
             return self._search(study, store, measurer, trials, records)
         while True:
             known = len(records)
             if known and records[-1].kind == "repeat" and is_measured(records[-1]):
-                why, ended = self._ended_before(study, measurer)
+                end = self._ended_before(study, measurer)
             else:
-                why, ended = self._search(study, store, measurer, trials, records)
-                if ended:
+                end = self._search(study, store, measurer, trials, records)
+                if end.by_itself:
                     self._probe_front(study, store, measurer, records)
             late = self._measure_again(study, store, measurer, records)
-            why = "; ".join(filter(None, (why, late)))
-            if late or not ended or len(records) == known:
-                return why, ended
+            if late is not None:
+                return end.before_the_pick(late)
+            if not end.by_itself or len(records) == known:
+                return end
             if not overturned(records, self._candidate):
-                return why, ended
+                return end
             searched = len(records)
-            why, ended = self._search(study, store, measurer, trials, records)
+            end = self._search(study, store, measurer, trials, records)
             if len(records) == searched:
-                return why, ended
+                return end
 
-    def _ended_before(self, study: Study, measurer: Measurer) -> tuple[str, bool]:
+    def _ended_before(self, study: Study, measurer: Measurer) -> End:
         """Why a search had ended that was killed while its best were measured again."""
         stop = self._stop(study, measurer)
         if stop is not None:
-            return stop.reason, stop.rule != "budget"
+            return End(stop.reason, stop.rule != "budget", stop.rule == "budget")
         why = measurer.stop_reason()
-        return (why, False) if why else (SEARCH_ENDED, True)
+        return End(why, by_itself=False) if why else End(SEARCH_ENDED, by_itself=True)
 
     def _finals(self, posterior: Posterior, records: Sequence[TrialRecord]) -> Finals:
         return finals_of(
@@ -193,7 +194,7 @@ class MeasuredSearch(Search):
     def _search(
         self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
         records: list[TrialRecord],
-    ) -> tuple[str, bool]:  # fmt: skip
+    ) -> End:  # fmt: skip
         """Trials until something ends the search; what it was, and whether nothing was wanting."""
         tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         failed = {self._candidate(record) for record in records if record.kind == "failed"}
@@ -202,22 +203,23 @@ class MeasuredSearch(Search):
         while len(tried) < trials:
             stop = self._exhausted(len(tried) + len(failed), len(records), trials)
             if stop:
-                return stop, True
+                return End(stop, by_itself=True)
             judgement = self._stop(study, measurer)
             if judgement is not None:
-                return judgement.reason, begun or judgement.rule != "budget"
+                spent = judgement.rule == "budget"
+                return End(judgement.reason, begun or not spent, spent)
             if begun:  # the front is begun when the search has ended
-                return SEARCHED, True
+                return End(SEARCHED, by_itself=True)
             study.sampler = next_sampler(len(records))
             try:
                 record = self._measure_next(study, store, measurer, records, tried)
-            except StopSearch as stop:
-                return str(stop), False
+            except StopSearch as refusal:
+                return End(str(refusal), by_itself=False, budget=refusal.budget)
             if record.kind == "trial":
                 tried[self._candidate(record)] = record
             if record.kind == "failed":
                 failed.add(self._candidate(record))
-        return f"{trials} configurations were measured, which was the most allowed", False
+        return End(most_allowed(trials), by_itself=False)
 
     def _measure_next(
         self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer,
@@ -300,19 +302,18 @@ class MeasuredSearch(Search):
 
     def _measure_again(
         self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord]
-    ) -> str:
-        """Measure the pick and its rivals in turns; why that ended before the pick had its turn."""
+    ) -> StopSearch | None:
+        """Measure the pick and its rivals in turns; what ended that before the pick's turn."""
         distributions = self._distributions()
         while True:
             finals = self._finals(self.posterior(study), records)
             index = finals.next()
             if index is None:
-                return ""
+                return None
             try:
                 scored = measurer.again(index, finals.again.count(index))
             except StopSearch as stop:
-                done = finals.pick in finals.again
-                return "" if done else f"{stop}, before the pick could be run again"
+                return None if finals.pick in finals.again else stop
             params = self.space.params(index)
             first = next(r for r in records if r.kind == "trial" and r.params == params)
             record = replace(
@@ -323,6 +324,11 @@ class MeasuredSearch(Search):
                 store.log.append(record)
             records.append(record)
             study.add_trial(finished_trial(record, distributions))
+
+
+def most_allowed(trials: int) -> str:
+    """Why a search ended that measured as many as it may."""
+    return f"{trials} configurations were measured, which was the most allowed"
 
 
 def with_score(record: TrialRecord, scored: Scored) -> TrialRecord:

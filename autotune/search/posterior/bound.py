@@ -72,8 +72,13 @@ class Worlds:
 
 
 def bound_of(posterior: Posterior, probability: float = PROBABILITY) -> float:
-    """Share of the pick's objective that the best saves at most, whatever the noise may be."""
+    """Share of the pick's objective that the best saves at most, whatever the noise may be.
+
+    Without a pick all of it: nothing is known.
+    """
     pick, part = posterior.pick(), _chief(posterior)
+    if pick is None:
+        return 1.0
     exact = [o for o in posterior.known[part.name] if not o.least]
     widened = disbelief(part, exact)
     best, chance = [], []
