@@ -37,7 +37,7 @@ INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
     "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0),
 }  # fmt: skip
-SWITCHES = ("autocast", "steps_in_backward", "fused_adapters")
+SWITCHES = ("autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters")
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
 TRAINERS = ("transformers", "trl", *OWN_CODE)
@@ -103,7 +103,8 @@ def find_software(spec: object) -> Software:
     the loss; litgpt, torchtune: also whose model code runs, without autocast), `loss`, which
     overrides what follows from the versions, `autocast` (false for a trainer that computes in 16
     bits without it), `steps_in_backward` (true for one whose optimizer takes each gradient as
-    the backward makes it), and `fused_adapters` (true where adapters and their weights are one
+    the backward makes it), `syncs_each_batch` (true where gradients are reduced after every
+    micro-step, accelerate's `sync_each_batch`), and `fused_adapters` (true where adapters and their weights are one
     operation, as axolotl's `lora_mlp_kernel` and its like make them). Raises InputError.
     """
     if spec is None:

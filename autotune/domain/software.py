@@ -67,6 +67,8 @@ class Software:
     recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
     # the optimizer steps on each gradient as the backward makes it (torchtune's optimizer_in_bwd)
     steps_in_backward: bool = field(default=False, metadata=LATER)
+    # gradients are reduced after every micro-step, not after the last alone (sync_each_batch)
+    syncs_each_batch: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
     # adapters without dropout are one operation with their weights: axolotl's lora_*_kernel
     fused_adapters: bool = field(default=False, metadata=LATER)

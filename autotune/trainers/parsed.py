@@ -52,6 +52,7 @@ class Parsed:
     hub_kernels: bool = False  # its attention is a kernel of the hub's, not a package's
     autocast: bool = False  # 16-bit compute on 32-bit weights, under a trainer that has both ways
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
+    syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights
     mixed: bool = False  # the file asks for mixed precision
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean

@@ -373,3 +373,15 @@ def test_litgpt_takes_a_class_of_data_and_its_arguments_in_either_order(data: st
     job = jobs_of_command(command, Overrides(gpus=("h100",), stated={"data.rows": 9}))[0].job
     assert job.today is not None
     assert job.today.micro_batch_size == 2
+
+
+@pytest.mark.parametrize("stated", [True, False, None])
+def test_gradients_reduced_after_every_micro_step_are_read(
+    tmp_path: Path, stated: bool | None
+) -> None:
+    kwargs = {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": stated}}}
+    path = written(tmp_path, "args.json", {**HF, "fsdp": "full_shard", **kwargs})
+    assert load_hf(path, gpus=("h100:4",)).software.syncs_each_batch is (stated is True)
+    text = (OWN / "axolotl.yml").read_text(encoding="utf-8") + json.dumps(kwargs)[1:-1] + "\n"
+    own = written(tmp_path, "axolotl.yml", text)
+    assert load(own).software.syncs_each_batch is (stated is True)

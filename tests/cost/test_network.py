@@ -105,8 +105,9 @@ def test_an_unknown_network_is_an_error_that_names_the_known_ones(text: str) -> 
     assert "infiniband-ndr" in error.value.hint
 
 
-def _bill(lab: Any, offer: Offer, sharding: str, micro: int = 2) -> Any:
+def _bill(lab: Any, offer: Offer, sharding: str, micro: int = 2, **software: Any) -> Any:
     job = lab.job(LLAMA, lab.full(), 2048, global_batch_size=128)
+    job = replace(job, software=replace(job.software, **software))
     accumulation = 128 // (micro * offer.count)
     config = Config(
         micro_batch_size=micro, gradient_accumulation_steps=accumulation, precision="bf16",
@@ -144,3 +145,21 @@ def test_one_machine_costs_what_it_did(lab: Any) -> None:
         COMPONENT, lab.job(LLAMA, lab.full(), 1024, global_batch_size=64),
         lab.offer("h100-sxm", 8), lab.config(1, sharding="fsdp"),
     )["log_sd"] == pytest.approx(0.4)  # fmt: skip
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_gradients_that_are_reduced_after_every_micro_step_travel_more(
+    lab: Any, sharding: str
+) -> None:
+    """Eight micro-steps: FSDP then keeps its shard of the gradients; DDP has whole ones anyway."""
+    offer = lab.offer("h100-sxm", 8)
+    late, early = (
+        _bill(lab, offer, sharding, syncs_each_batch=each).estimate(0) for each in (False, True)
+    )
+    assert early.step_time_s > late.step_time_s
+    both = early.memory_bytes.total, late.memory_bytes.total
+    if sharding == "fsdp":
+        assert early.memory_bytes.gradients < late.memory_bytes.gradients / 2
+        assert both[0] < both[1]
+    else:
+        assert both[0] == both[1]

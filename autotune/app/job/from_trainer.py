@@ -18,6 +18,7 @@ from autotune.app.job.overrides import add_stated, trained_rows
 from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
+from autotune.catalog.software import SWITCHES
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
@@ -202,9 +203,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
     trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
-    hints |= {"autocast": "true"} if parsed.autocast else {}
-    hints |= {"steps_in_backward": "true"} if parsed.steps_in_backward else {}
-    hints |= {"fused_adapters": "true"} if parsed.fused_adapters else {}
+    hints |= {name: "true" for name in SWITCHES if getattr(parsed, name)}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS

@@ -329,7 +329,8 @@ def _sums(
     """[bytes] of the gradients of earlier micro-steps, where they stay on the device.
 
     FSDP reduces at the last micro-step only: until then a device holds the gradients of all
-    weights, in the dtype that they travel in. torchtune and Composer (llm-foundry) reduce at each.
+    weights, in the dtype that they travel in. torchtune and Composer (llm-foundry) reduce at each,
+    and so does `sync_each_batch`.
     Source: transformers 5.23 trainer.py, `accelerator.no_sync` around all micro-steps but the last
     (not under DeepSpeed); accelerate 1.15 no_sync, for both of FSDP's versions; litgpt 0.5.13
     finetune/full.py, `no_backward_sync`; torch 2.13 fsdp/_runtime_utils.py, _post_backward_hook.
@@ -337,7 +338,7 @@ def _sums(
     software = job.software
     defers = not software.own_model or software.stack == LITGPT
     whole = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
-    if not defers or software.steps_in_backward:
+    if not defers or software.steps_in_backward or software.syncs_each_batch:
         return gradients
     half = columns.equals("precision", "bf16", "fp16")
     return np.where(whole, np.where(half, 2.0, element) * trainable, gradients)

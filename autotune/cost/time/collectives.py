@@ -93,8 +93,8 @@ def communication(job: Job, columns: Columns) -> Communication:
 
     Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where a layer is
     recomputed outside of its unit; ZeRO-2 and ZeRO-3 reduce-scatter G every micro-step, FSDP once a
-    step; DDP all-reduces G once a step. ZeRO-2 gathers what was trained,
-    in the model's dtype, after the optimizer.
+    step; DDP all-reduces G once a step; both every micro-step where `sync_each_batch` says so.
+    ZeRO-2 gathers what was trained, in the model's dtype, after the optimizer.
     Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023);
     huggingface/transformers issue 30404 and pytorch/pytorch issue 105635 (the third gather; ZeRO-3
     keeps what it needs again soon, `stage3_max_reuse_distance`).
@@ -122,6 +122,8 @@ def communication(job: Job, columns: Columns) -> Communication:
     micro = np.where(full, times * gather, 0.0) + np.where(every, scatter, 0.0)
     step = np.where(columns.equals("sharding", "ddp"), reduce, 0.0)
     step = step + np.where(columns.equals("sharding", "fsdp"), scatter, 0.0)
+    if job.software.syncs_each_batch:
+        micro, step = micro + step, np.zeros(columns.rows)
     after = np.where(
         several & columns.equals("sharding", "zero2"),
         _collective(job, columns, "all_gather", gradients),

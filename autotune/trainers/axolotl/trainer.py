@@ -45,6 +45,7 @@ from autotune.trainers.hf.read import (
     read_optimizer,
     read_precision,
     read_saving,
+    read_syncing,
     read_words,
 )
 from autotune.trainers.hf.trl import LEARNING_RATE
@@ -91,6 +92,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_precision(keys, parsed)
     _read_attention(keys, parsed)
     read_loading(keys, parsed)
+    read_syncing(keys, parsed)
     _read_saving(keys, parsed)
     read_compile(keys, parsed)
     read_optimizer(keys, parsed, WORDS)

@@ -95,6 +95,7 @@ def _read_own_flags(keys: Keys, parsed: Parsed) -> None:
 def read_shared(keys: Keys, parsed: Parsed) -> None:
     """What every trainer on top of TrainingArguments spells as it does."""
     read_words(keys, parsed, "kernels")
+    read_syncing(keys, parsed)
     read_loading(keys, parsed)
     read_saving(keys, parsed)
     read_compile(keys, parsed)
@@ -204,6 +205,15 @@ def read_loading(keys: Keys, parsed: Parsed) -> None:
     """Data loader: workers, prefetch, pinned memory."""
     read_words(keys, parsed, "num_dataloader_workers", "prefetch_factor", "pin_memory")
     keys.get("dataloader_persistent_workers")
+
+
+def read_syncing(keys: Keys, parsed: Parsed) -> None:
+    """Whether gradients are reduced after every micro-step.
+
+    Source: transformers 5.23 trainer.py, where `sync_each_batch` keeps it out of `no_sync`.
+    """
+    stated = keys.switch("accelerator_config.gradient_accumulation_kwargs.sync_each_batch")
+    parsed.syncs_each_batch = stated is True
 
 
 def read_saving(keys: Keys, parsed: Parsed) -> None:
