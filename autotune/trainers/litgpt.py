@@ -135,8 +135,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         if precision in {"bf16-mixed", "16-mixed", "32-true"}:
             parsed.part("method", base=parsed.values["method"].get("base") or "32bit")
             parsed.autocast = True
-        elif precision == "bf16-true":
-            parsed.defaults["adapter_dtype"] = "bf16"
+        elif precision == "bf16-true" and parsed.values["method"]["kind"] == "lora":
+            parsed.knobs["adapter_dtype"] = "bf16"  # all weights are
     elif precision is not None:
         parsed.note("precision", precision, "no such precision here; the device's own is counted")
     leave_rest(keys, parsed)

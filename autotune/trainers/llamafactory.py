@@ -148,6 +148,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_method(keys, parsed)
     _read_data(keys, parsed)
     read_precision(keys, parsed)
+    if parsed.values["method"]["kind"] == "lora" and keys.switch("pure_bf16"):
+        parsed.knobs["adapter_dtype"] = "bf16"  # it leaves fp32 copies out: model/adapter.py
     _read_attention(keys, parsed)
     read_shared(keys, parsed)
     read_words(keys, parsed, "activation_checkpointing", own=WORDS)

@@ -85,7 +85,7 @@ _DEEPEST, _MOST, _LONGEST = 5, 20, 500  # references to references; in one text;
 def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states; the model's component says what is trained and how."""
     keys = Keys(_interpolated(values, values), name)
-    defaults = {**HF_DEFAULTS, "micro_batch_size": 1, "adapter_dtype": "bf16"}
+    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
     parsed = Parsed("torchtune", defaults=defaults)
     parsed.knobs["sharding"] = "fsdp"  # every recipe for several devices: recipes/*_distributed.py
     for knob in WORDS:
@@ -97,6 +97,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
     parsed.part("train", epochs=keys.number("epochs") or 1.0)
     _tune_method(keys, parsed)
+    if parsed.values["method"]["kind"] == "lora" and parsed.knobs.get("precision") != "fp32":
+        parsed.knobs["adapter_dtype"] = "bf16"  # its dtype is that of all weights
     _read_optimizer(keys, parsed)
     if keys.switch(_OFFLOADING):
         parsed.knobs["offload"] = "activations"

@@ -158,6 +158,33 @@ def test_torchtunes_files_run_its_own_code_sharded_and_may_have_dora(tmp_path: P
     assert (job.today.sharding, job.today.adapter_dtype) == ("fsdp", "bf16")
 
 
+FACTORY = """
+model_name_or_path: Qwen/Qwen2.5-0.5B
+stage: sft
+finetuning_type: lora
+cutoff_len: 512
+"""
+
+
+@pytest.mark.parametrize(("text", "dtype"), [
+    (TORCHTUNE, "bf16"), (TORCHTUNE.replace("dtype: bf16", "dtype: fp32"), None),
+    (LITGPT.format(model="pythia-160m", precision="bf16-true", devices=1, adapters=LORA), "bf16"),
+    (LITGPT.format(model="pythia-160m", precision="bf16-mixed", devices=1, adapters=LORA), None),
+    (LITGPT.format(model="pythia-160m", precision="bf16-true", devices=1, adapters=""), None),
+    (f"{FACTORY}pure_bf16: true\n", "bf16"), (f"{FACTORY}bf16: true\n", None),
+])  # fmt: skip
+def test_adapters_are_searched_in_the_dtype_that_the_trainer_has_them_in(
+    tmp_path: Path, text: str, dtype: str | None
+) -> None:
+    """A pick in another would be of a run that the file cannot state."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    job = load_jobs(path, Overrides(gpus=("h100",), stated={"data.rows": 800}))[0].job
+    assert job.today is not None
+    assert job.lock.get("adapter_dtype") == dtype
+    assert job.today.adapter_dtype == (dtype or "fp32")
+
+
 def test_a_job_file_names_a_trainer_with_code_of_its_own() -> None:
     found = find_software({"trainer": "litgpt", "loss": "upcast", "autocast": "true"})
     assert (found.own_model, found.loss, found.autocast) == (True, "upcast", True)
