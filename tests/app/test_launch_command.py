@@ -171,3 +171,26 @@ def test_a_launchers_config_says_how_many_of_the_visible_devices_it_starts(tmp_p
     config.write_text(json.dumps({"distributed_type": "MULTI_GPU", "num_processes": 2}))
     job = job_of(f"CUDA_VISIBLE_DEVICES=0,1 accelerate launch --config_file {config} {FLAGS}")
     assert (job.offers[0].count, job.global_batch_size) == (2, 16)
+
+
+@pytest.mark.parametrize(("lines", "nodes"), [
+    ("NODES=2", 2), ("NODES=${SLURM_NNODES:-3}", 3), ("#SBATCH --nodes=2\nNODES=$SLURM_NNODES", 2),
+    ("#SBATCH -N 4\nNODES=$SLURM_JOB_NUM_NODES", 4), ("NODES=$SLURM_NNODES", 0),
+    ("NODES=$(wc -l < hosts)", 0),
+])  # fmt: skip
+def test_machines_that_a_variable_counts(tmp_path: Path, lines: str, nodes: int) -> None:
+    """0: nothing says how many, one is counted, and the first warnings say so."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"#!/bin/bash\n{lines}\ntorchrun --nnodes $NODES --nproc_per_node 2 {FLAGS}\n")
+    job = load_jobs(path, Overrides(gpus=("h100-sxm",), stated={"data.rows": 1000}))[0].job
+    assert job.global_batch_size == 8 * 2 * (nodes or 1)
+    assert job.origin is not None
+    assert [each.key for each in job.origin.uncounted] == ([] if nodes else ["machines"])
+
+
+def test_devices_of_a_machine_are_those_that_slurm_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    asked = "#SBATCH --gres=gpu:a100:4\n"
+    path.write_text(f"#!/bin/bash\n{asked}torchrun --nproc_per_node $SLURM_GPUS_ON_NODE {FLAGS}\n")
+    job = load_jobs(path, Overrides(gpus=("h100-sxm",), stated={"data.rows": 1000}))[0].job
+    assert (job.offers[0].count, job.global_batch_size) == (4, 32)

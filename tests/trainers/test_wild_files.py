@@ -690,3 +690,43 @@ def test_a_programs_own_num_epochs_makes_no_axolotl_of_its_arguments() -> None:
     axolotl = detect({"base_model": "Qwen/Qwen2.5-7B", "num_epochs": 2, "micro_batch_size": 1}, "a")
     assert axolotl is not None
     assert axolotl.name == "axolotl"
+
+
+LAUNCHED = (
+    '!torchrun --nproc_per_node=2 train.py --model_name_or_path Qwen/Qwen2.5-0.5B \\\n'
+    "    --use_peft --lora_r 16 --per_device_train_batch_size 4 --max_length 1024\n"
+)
+
+
+@pytest.mark.parametrize("cell", [LAUNCHED, f"%%bash\ncd work\n{LAUNCHED[1:]}"])
+def test_a_notebook_that_trains_by_a_command_is_the_script_of_its_commands(
+    tmp_path: Path, cell: str
+) -> None:
+    written = "%%writefile train.py\nargs = SFTConfig(max_length=77)\n"
+    found = job(tmp_path / "a.ipynb", notebook("!pip install trl\n", written, "x = 1\n", cell))
+    assert (found.max_length, found.global_batch_size, found.method.rank) == (1024, 8, 16)
+    assert found.today is not None
+    wanted = found.today.with_knobs(micro_batch_size=2, gradient_accumulation_steps=2)
+    back = patched("same", found, found.offers[0], wanted)
+    assert back.name == "a.sh"
+    assert "--per_device_train_batch_size 2" in back.text
+    assert "pip install trl" in back.text
+
+
+def test_a_notebook_with_arguments_of_its_own_is_no_command(tmp_path: Path) -> None:
+    found = job(tmp_path / "a.ipynb", notebook(NOTEBOOK, LAUNCHED))
+    assert (found.max_length, found.method.rank) == (4096, 16)
+
+
+def test_rows_are_cut_where_a_tokenizer_of_any_name_cuts_them(tmp_path: Path) -> None:
+    text = f"""\
+LENGTH = 1536
+tok = AutoTokenizer.from_pretrained("{QWEN}")
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+rows = rows.map(lambda row: tok(row["text"], truncation=True, max_length=LENGTH))
+model = get_peft_model(model, LoraConfig(r=8))
+args = TrainingArguments(per_device_train_batch_size=1)
+Trainer(model=model, args=args, train_dataset=rows).train()
+model.generate(**tok("hello"), max_length=64)
+"""
+    assert job(tmp_path / "train.py", text).max_length == 1536

@@ -45,9 +45,11 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     """
     kind, text = path.suffix.casefold(), read_text(path)
     if kind == ".ipynb":
-        from autotune.trainers.syntax.notebook import script_of
+        from autotune.trainers.syntax.notebook import launch_of, script_of
 
         script = script_of(text, str(path))
+        if launch := launch_of(text, script):
+            return command_document(launch, overrides, path.with_suffix(".sh"), str(path))
         return _script_document(script, path.with_suffix(".py"), overrides, str(path))
     if kind == ".sh":
         return command_document(text, overrides, path)
@@ -181,13 +183,16 @@ def values_beside(beside: Beside) -> dict[str, Any]:
 
 
 def command_document(
-    command: str, overrides: Overrides, path: Path | None = None
+    command: str, overrides: Overrides, path: Path | None = None, called: str = ""
 ) -> tuple[Document, Overrides]:
-    """The job of a launch command. Raises InputError as `read_any` does."""
+    """The job of a launch command. Raises InputError as `read_any` does.
+
+    called: what errors call it, a notebook where it was one.
+    """
     from autotune.trainers.syntax.command_line import parse_command
     from autotune.trainers.syntax.shell_script import chosen_launch, launches, parse_shell
 
-    name = str(path) if path else COMMAND
+    name = called or (str(path) if path else COMMAND)
     launch = 0
     if path and overrides.launch:
         launch = chosen_launch(launches(command, name), overrides.launch)
@@ -290,9 +295,17 @@ def _add_launcher(
     overrides: Overrides,
 ) -> None:  # fmt: skip
     """Processes, sharding and precision as the words before the script say, and files beside."""
-    from autotune.trainers.launch.user_start import launched_with, processes_of, visible_devices
+    from autotune.trainers.launch.user_start import (
+        launched_with,
+        processes_of,
+        unknown_nodes,
+        visible_devices,
+    )
 
     made.devices = processes_of(parsed)
+    if nodes := unknown_nodes(parsed):
+        why = "nothing here says how many machines: one is counted, and its batch; write the number"
+        made.uncounted.append(Uncounted("machines", nodes, why, 0.0, 0.0))
     launched = launched_with(parsed)
     if launched:
         add_accelerate(made, launched, f"{name}: accelerate launch")

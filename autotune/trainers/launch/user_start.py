@@ -100,12 +100,22 @@ def launched_with(command: Command) -> dict[str, Any]:
 
 
 def _nodes(command: Command) -> int:
+    if unknown_nodes(command):
+        return 1
     for name in _NODES:
         value = command.launcher.get(name)
         if value is not None:
             return _count(name, str(value).rpartition(":")[2])  # "1:4" is elastic: the most
     value = command.environment.get("NNODES")
     return _count("NNODES", value) if value is not None else 1
+
+
+def unknown_nodes(command: Command) -> str:
+    """The variable that the number of machines is, where nothing here says what it holds."""
+    stated = [command.launcher.get(name) for name in _NODES]
+    given = next((str(value) for value in stated if value is not None), "")
+    given = given or command.environment.get("NNODES", "")
+    return given if given.startswith("$") else ""
 
 
 def _count(name: str, value: object) -> int:

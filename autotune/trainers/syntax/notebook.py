@@ -1,16 +1,21 @@
 """A notebook's code cells as the script that they are, one after the other.
 
 What only a notebook runs, `!pip install` and `%magic`, becomes a comment; cells of another
-language (`%%bash`, `%%writefile`), and those that are no Python, do whole. Nothing is executed.
+language (`%%bash`, `%%writefile`), and those that are no Python, do whole. A notebook that trains
+by a command (`!torchrun train.py --...`) is the shell script of its commands. Nothing is executed.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from typing import Any
 
 from autotune.domain.errors import InputError
+from autotune.trainers.syntax.command_line import SIZED
+from autotune.trainers.syntax.python_source import ARGUMENTS
+from autotune.trainers.syntax.shell_script import STARTS
 
 _STILL_PYTHON = ("%%capture", "%%time", "%%timeit", "%%prun")
 _PROMPT = ("%", "!")
@@ -33,6 +38,41 @@ def script_of(text: str, name: str) -> str:
         msg = f"{name} has no code cell"
         raise InputError(msg, "name the file that makes the trainer's arguments")
     return "\n\n".join(_parsed(_python(cell)) for cell in code) + "\n"
+
+
+_SHELLS = ("%%bash", "%%sh", "%%script bash", "%%script sh", "%%shell")
+
+
+def launch_of(text: str, script: str) -> str:
+    """The notebook's commands as a shell script, where one of them starts its training; else empty.
+
+    Args:
+        text: the notebook, which `script_of` has read.
+        script: what its code cells are in Python.
+    """
+    if re.search(rf"\b({'|'.join(ARGUMENTS)})\s*\(", _without_comments(script)):
+        return ""
+    cells = [_source(cell) for cell in json.loads(text)["cells"] if _is_code(cell)]
+    commands = "\n".join(line for cell in cells for line in _commands(cell)) + "\n"
+    return commands if re.search(rf"{STARTS}.*\s{SIZED}", commands, re.DOTALL) else ""
+
+
+def _without_comments(script: str) -> str:
+    return "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("#"))
+
+
+def _commands(cell: str) -> list[str]:
+    """Lines of a cell that a shell runs, with those that they go on in."""
+    lines = cell.strip().splitlines()
+    if lines and lines[0].startswith(_SHELLS):
+        return lines[1:]
+    found, goes_on = [], False
+    for line in lines:
+        bare = line.lstrip()
+        if goes_on or bare.startswith("!"):
+            found.append(line if goes_on else bare.lstrip("!").lstrip())
+            goes_on = bare.endswith("\\")
+    return found
 
 
 def _parsed(cell: str) -> str:

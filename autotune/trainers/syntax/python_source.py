@@ -128,9 +128,7 @@ def _cut_at(tree: ast.Module, stated: Values) -> int | None:
             continue
         name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
         typed = {keyword.arg: keyword.value for keyword in node.keywords}
-        if "max_length" in typed and (
-            "DataCollator" in name or (name == "tokenizer" and "truncation" in typed)
-        ):
+        if "max_length" in typed and ("DataCollator" in name or "truncation" in typed):
             found.add(stated.literal(typed["max_length"])[1])
     length = found.pop() if len(found) == 1 else None
     return length if isinstance(length, int) and length > 0 else None

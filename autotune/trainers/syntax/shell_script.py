@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
 
 MOST = 64  # launches of one command in loops
-_STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
+STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
 _LOOP = re.compile(
@@ -64,7 +64,7 @@ def _held(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
             continue
         begin, end = word.start() + 1, word.end() - 1
         inner = text[begin:end]
-        if re.search(_STARTS, inner) and re.search(SIZED, inner):
+        if re.search(STARTS, inner) and re.search(SIZED, inner):
             end -= len(inner) - len(inner.rstrip(" \t\r\n\\"))
             found.append(((match.start(), word.end()), (begin, end)))
     return found
@@ -102,7 +102,8 @@ def shell_names(text: str) -> dict[str, str]:
     """Variables that a script binds exactly once, at the start of a line, to plain text.
 
     Plain is also what names of those that stand before it, or a default of the script's own: what
-    the user may type behind the script's name in its place is left out.
+    the user may type behind the script's name in its place is left out. Machines and devices that
+    `#SBATCH` asks for have the names that Slurm gives them.
     """
     seen: dict[str, list[str]] = {}
     for block in _blocks(text):
@@ -110,16 +111,31 @@ def shell_names(text: str) -> dict[str, str]:
         if match is None:
             continue
         seen.setdefault(match.group(1), []).append(_assigned(match.group(1), match.group(2)))
-    found: dict[str, str] = {}
+    found = _of_sbatch(text)
     for name, every in seen.items():
         values = [value for value in every if not _TYPED.fullmatch(value)] or every
         value = _POSITION.sub(r"\1", values[0])
-        value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0]), value)
+        value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0] if m[2] is None else m[2]), value)
         options = value.lstrip().startswith("--")  # the rest of a command: its flags are read
         if len(values) == 1 and not set("`(" if options else "$`(") & set(value):
             found[name] = value
     once = {name: words[0] for name, words in _looped(text).items() if name not in seen}
     return {**once, **found}
+
+
+# Source: sbatch's manual of Slurm 25.05, its output environment variables.
+_SBATCH = re.compile(
+    r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(?P<nodes>\d+)\s*$"
+    r"|^#SBATCH\s+--(?:gpus-per-node|gres)[= ](?:gpu:)?(?:[\w.-]+:)?(?P<gpus>\d+)\s*$",
+    re.MULTILINE,
+)
+_SLURM = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "gpus": ("SLURM_GPUS_ON_NODE",)}
+
+
+def _of_sbatch(text: str) -> dict[str, str]:
+    """Slurm's variables of what the script's own header asks for."""
+    stated = [(kind, m[kind]) for m in _SBATCH.finditer(text) for kind in _SLURM if m[kind]]
+    return {name: value for kind, value in stated for name in _SLURM[kind]}
 
 
 def _assigned(name: str, text: str) -> str:
