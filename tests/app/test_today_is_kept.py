@@ -194,6 +194,21 @@ def test_what_today_offloads_is_left_where_it_fits_without_and_kept_where_it_doe
     assert large.config.offload == "optimizer"
 
 
+def test_full_fine_tuning_under_deepspeed_leaves_offloading_where_it_fits_without(
+    tmp_path: Path,
+) -> None:
+    """Its states are in fp32 on the device as on the host."""
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": zero}))
+    asked = own(
+        tmp_path, {"method.kind": "full", "model": "Qwen/Qwen2.5-1.5B"}, use_peft=False,
+        deepspeed=str(tmp_path / "zero.json"), bf16=True, gpu="a100-80gb:4",
+    )  # fmt: skip
+    best = answered(asked).best
+    assert best is not None
+    assert (best.config.offload, best.config.sharding[:4]) == ("none", "zero")
+
+
 def test_parameters_in_the_hosts_memory_are_said_not_to_be_counted(tmp_path: Path) -> None:
     zero = {"stage": 3, "offload_param": {"device": "cpu"}}
     (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": zero}))

@@ -314,3 +314,12 @@ def test_several_machines_are_told_their_place_before_anything_starts(samples: S
     place = told.index("export MASTER_ADDR=FIRST NODE_RANK=0")
     assert place < next(at for at, each in enumerate(told) if "run.sh" in each)
     assert not any("NODE_RANK" in each for each in alone)
+
+
+def test_a_script_of_the_users_called_run_sh_is_not_started_beside_ours(
+    samples: Samples,
+) -> None:
+    files = ("own/run.sh", "own/run.sh.diff", "run.sh")
+    rec = replace(_kept(samples.full), files=files, run_dir="runs/one")
+    told = [step.command for step in next_steps(recommendation_payload(rec))]
+    assert [each for each in told if "bash" in each] == ["bash runs/one/run.sh"]

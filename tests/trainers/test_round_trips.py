@@ -168,3 +168,31 @@ def test_a_shipped_file_comes_back_as_the_same_job_with_what_lies_beside_it(
     assert again.today is not None
     stated = ("micro_batch_size", "gradient_accumulation_steps", "sharding", "precision")
     assert [getattr(again.today, k) for k in stated] == [getattr(config, k) for k in stated]
+
+
+ZERO = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
+BARE = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}
+ACCELERATE = {"distributed_type": "DEEPSPEED", "deepspeed_config": {
+    "zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "none"}}  # fmt: skip
+FSDP = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
+
+
+@pytest.mark.parametrize(("values", "sharding", "offload", "changes"), [
+    (ZERO, "zero3", "none", {"zero_optimization.offload_optimizer.device": "none"}),
+    (ZERO, "zero3", "optimizer", {}),
+    (BARE, "zero3", "none", {}),
+    (BARE, "zero3", "all", {"zero_optimization.offload_optimizer.device": "cpu"}),
+    (ACCELERATE, "zero3", "none", {"deepspeed_config.offload_optimizer_device": "none"}),
+    (ACCELERATE, "zero3", "all", {"deepspeed_config.offload_param_device": "cpu"}),
+    (FSDP, "fsdp", "none", {"fsdp_config.fsdp_offload_params": False}),
+    (FSDP, "fsdp", "all", {}),
+])  # fmt: skip
+def test_where_states_lie_is_said_in_the_config_beside_it(
+    values: dict[str, Any], sharding: str, offload: str, changes: dict[str, Any]
+) -> None:
+    from autotune.domain.job import Beside
+
+    made = TRAINERS["hf"].read(ARGUMENTS, "args.json")
+    config = whole(made, sharding=sharding, offload=offload)
+    found = patch_launcher(Beside("c.json", "json", json.dumps(values)), values, config, 4)
+    assert found.changes == changes

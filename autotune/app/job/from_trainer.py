@@ -19,7 +19,7 @@ from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import SWITCHES
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside
 from autotune.domain.paths import whole
@@ -146,7 +146,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         today["hardware"] = f"{first}:{devices}"
     if first is not None or devices == 1:
         values["evidence"] = [today]
-    locked = _locked(parsed, overrides)
+    locked = _locked(parsed, overrides, devices)
     if locked:
         values["lock"] = locked
         listed = ", ".join(f"{knob} {value}" for knob, value in locked.items())
@@ -361,7 +361,7 @@ def _steps_apart(rows: int, batch: int, often: float) -> int:
     return max(1, int(min(math.ceil(rows / batch) / often, NEVER_STEPS)))
 
 
-def _locked(parsed: Parsed, overrides: Overrides) -> dict[str, Any]:
+def _locked(parsed: Parsed, overrides: Overrides, devices: int) -> dict[str, Any]:
     """Opt-in knobs as the file has them, and what cannot be written back."""
     opened = {n.strip() for text in overrides.allow for n in text.split(",")}
     opened |= set(overrides.set_values)
@@ -374,7 +374,8 @@ def _locked(parsed: Parsed, overrides: Overrides) -> dict[str, Any]:
     locked |= {knob: meaning[knob] for knob in sorted(parsed.kept) if knob in meaning}
     locked |= {knob: parsed.knobs[knob] for knob in _placed_saves(parsed) if knob in parsed.knobs}
     locked |= {knob: v for knob, v in parsed.knobs.items() if v in KNOBS[knob].closed}
-    if OFFLOAD in parsed.knobs and _trains_all(parsed, overrides):  # its states are in fp32 there
+    fp32 = devices > 1 and parsed.meaning.get("sharding") in ZERO_STAGE  # on the device as well
+    if OFFLOAD in parsed.knobs and _trains_all(parsed, overrides) and not fp32:
         locked[OFFLOAD] = parsed.knobs[OFFLOAD]
     if "attention" in parsed.knobs:  # another kernel rounds otherwise
         locked["attention"] = parsed.knobs["attention"]

@@ -205,7 +205,9 @@ def _step(command: str, what: str) -> NextStep:
 
 
 def _scripts(payload: RecommendationPayload) -> list[str]:
-    return [name for name in payload.files if name.rpartition("/")[2] == SCRIPT]
+    """What starts the pick; the user's own file may have the same name."""
+    found = [name for name in payload.files if name.rpartition("/")[2] == SCRIPT]
+    return [name for name in found if not name.startswith(OWN)]
 
 
 def _beside(name: str, other: str) -> str:

@@ -43,6 +43,8 @@ _PER_NODE = {"nproc_per_node", "nproc", "num_gpus"}
 _EVERY = {"gpu", "auto"}  # torchrun: one for each device of the machine, however many it has
 _MOST = 4096
 _SECTIONS = {"fsdp_": "fsdp_config", "zero": "deepspeed_config"}
+_STATES_AWAY = {"optimizer", "all"}
+_SHARDS_AWAY = "fsdp_config.fsdp_offload_params"
 _DEEPSPEED = ("gradient_accumulation_steps", "offload_optimizer_device", "offload_param_device")
 
 
@@ -192,6 +194,7 @@ def deepspeed_changes(
     for name in ("bf16", "fp16"):
         if isinstance(_at(values, f"{name}.enabled"), bool):
             changes[f"{name}.enabled"] = config.precision == name
+    changes |= _offload(values, "zero_optimization.offload_{}.device", config)
     return changes, _stage(values, "zero_optimization.stage", config, devices, changes)
 
 
@@ -216,7 +219,29 @@ def _accelerate_changes(
     for key, knob in _COUNTS.items():
         if _is_stated(_at(values, f"deepspeed_config.{key}")):
             changes[f"deepspeed_config.{key}"] = getattr(config, knob)
+    changes |= _offload(values, "deepspeed_config.offload_{}_device", config)
+    if _at(values, _SHARDS_AWAY) is not None and config.sharding == "fsdp":
+        changes[_SHARDS_AWAY] = config.offload == "all"
     return changes, _stage(values, "deepspeed_config.zero_stage", config, devices, changes)
+
+
+def _offload(values: Mapping[str, Any], key: str, config: Config) -> Changes:
+    """Where ZeRO keeps the optimizer's states and, at stage 3, parameters, by the pick.
+
+    What the file has on a disk, and parameters of whose place the pick says nothing, stay.
+    key: of the device in the file, with a gap for which of the two it is of.
+    """
+    section = values.get(key.partition(".")[0])
+    if config.sharding not in ZERO_STAGE or not isinstance(section, dict):
+        return {}
+    changes: Changes = {}
+    for part, away in (("optimizer", _STATES_AWAY), ("param", {"all"})):
+        stated = str(_at(values, key.format(part)) or "none")
+        wanted = "cpu" if config.offload in away else "none"
+        free = part == "optimizer" or (wanted == "cpu" and config.sharding == "zero3")
+        if free and stated in {"cpu", "none"} and stated != wanted:
+            changes[key.format(part)] = wanted
+    return changes
 
 
 def _stage(
