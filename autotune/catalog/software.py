@@ -104,8 +104,9 @@ def find_software(spec: object) -> Software:
     overrides what follows from the versions, `autocast` (false for a trainer that computes in 16
     bits without it), `steps_in_backward` (true for one whose optimizer takes each gradient as
     the backward makes it), `syncs_each_batch` (true where gradients are reduced after every
-    micro-step, accelerate's `sync_each_batch`), and `fused_adapters` (true where adapters and their weights are one
-    operation, as axolotl's `lora_mlp_kernel` and its like make them). Raises InputError.
+    micro-step, accelerate's `sync_each_batch`), and `fused_adapters` (true where adapters and
+    their weights are one operation, as axolotl's `lora_mlp_kernel` and its like make them).
+    Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]

@@ -173,7 +173,8 @@ def test_a_shipped_file_comes_back_as_the_same_job_with_what_lies_beside_it(
 ZERO = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
 BARE = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}
 ACCELERATE = {"distributed_type": "DEEPSPEED", "deepspeed_config": {
-    "zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "none"}}  # fmt: skip
+    "zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "none",
+}}  # fmt: skip
 FSDP = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
 
 

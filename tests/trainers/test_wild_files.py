@@ -693,7 +693,7 @@ def test_a_programs_own_num_epochs_makes_no_axolotl_of_its_arguments() -> None:
 
 
 LAUNCHED = (
-    '!torchrun --nproc_per_node=2 train.py --model_name_or_path Qwen/Qwen2.5-0.5B \\\n'
+    "!torchrun --nproc_per_node=2 train.py --model_name_or_path Qwen/Qwen2.5-0.5B \\\n"
     "    --use_peft --lora_r 16 --per_device_train_batch_size 4 --max_length 1024\n"
 )
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
-from autotune.app.job.file import Document, document_of, read_text
+from autotune.app.job.beside import near_file
+from autotune.app.job.file import Document
 from autotune.app.job.overrides import add_stated, trained_rows
 from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
@@ -21,18 +22,13 @@ from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import SWITCHES
 from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.errors import InputError
-from autotune.domain.job import Beside
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
-from autotune.domain.typed.values import shown
-from autotune.trainers.launch.config import add_beside, add_deepspeed, is_deepspeed
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autotune.app.job.overrides import Overrides
     from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
@@ -48,76 +44,11 @@ _LOCKED = (  # opt-in, where stated
     "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
 OFFLOAD = "offload"  # neutral: what it saves is memory, and it costs time
-_BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 COMMAND = "the command"
-_LONGEST_PATH = 1000
-_ABOVE = 8  # folders above a file in which its root may lie
 _NAMED = 6  # data sets of a file, in one note
 FLASH_ATTENTION_3 = "3.0.0"
 HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
-
-
-def read_beside(
-    parsed: Parsed, values: dict[str, Any], path: Path, overrides: Overrides,
-    launched: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
-    """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it.
-
-    launched: what the flags of `accelerate launch` say in the words of its config; they win.
-    """
-    trainer = TRAINERS[parsed.trainer]
-    names = [Path(name) for name in overrides.beside]
-    deepspeed = values.get("deepspeed")
-    if isinstance(deepspeed, dict):
-        add_deepspeed(parsed, deepspeed, f"{path.name}: deepspeed")
-    elif isinstance(deepspeed, str) and deepspeed:
-        near = near_file(deepspeed, path)
-        if near is not None:
-            names.append(near)
-        elif not trainer.deepspeed_by_name:
-            msg = f"{path.name}: deepspeed is {shown(deepspeed)}, and no such file is found"
-            raise InputError(msg, "run from the folder it is relative to, or give --beside FILE")
-    if not overrides.beside and trainer.config_nearby:
-        names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
-    for name in dict.fromkeys(names):
-        found = _read_one(parsed, name, launched or {})
-        inner = found.get("deepspeed_config")
-        named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
-        if isinstance(named, str) and (near := near_file(named, name)) is not None:
-            _read_one(parsed, near, {})
-
-
-def near_file(named: str, path: Path) -> Path | None:
-    """A file that another one names, relative to that one, to where we are, or to a folder above.
-
-    Files of a repository name each other from its root, or from the folder that they are run in.
-    """
-    if len(named) > _LONGEST_PATH or "\0" in named or not named.strip():
-        return None
-    above = [folder / named for folder in list(path.absolute().parents)[1:_ABOVE]]
-    return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
-
-
-def _read_one(parsed: Parsed, path: Path, launched: Mapping[str, Any]) -> dict[str, Any]:
-    text, syntax = read_text(path), "json" if path.suffix.casefold() == ".json" else "yaml"
-    found = document_of(text, str(path), json=syntax == "json").values
-    if not is_deepspeed(found):
-        found = {**found, **launched, **_sections(found, launched)}
-    add_beside(parsed, found, str(path))
-    parsed.beside.append(Beside(str(path), syntax, text))
-    parsed.note("read beside the file", path, "what both state agrees")
-    return found
-
-
-def _sections(found: dict[str, Any], launched: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings that both state, with the flag's keys over the file's."""
-    both = {name: (found.get(name), flags) for name, flags in launched.items()}
-    return {
-        name: {**stated, **flags}
-        for name, (stated, flags) in both.items()
-        if isinstance(stated, dict) and isinstance(flags, dict)
-    }
 
 
 def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:

@@ -10,13 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.job.beside import near_file, read_beside
 from autotune.app.job.file import Document, document_of, read_document, read_text
-from autotune.app.job.from_trainer import (
-    COMMAND,
-    completed,
-    near_file,
-    read_beside,
-)
+from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.overrides import Overrides, flag_of, line_document, overridden
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin, Uncounted

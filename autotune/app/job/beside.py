@@ -1,0 +1,125 @@
+"""Configs of accelerate and DeepSpeed that belong to a trainer's file: where they lie, and read.
+
+They are named by flag or by the file, lie beside it, or where repositories keep such files.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.job.file import document_of, read_text
+from autotune.domain.errors import InputError
+from autotune.domain.job import Beside, Uncounted
+from autotune.domain.typed.values import shown
+from autotune.trainers.launch.config import STAGES, add_beside, add_deepspeed, is_deepspeed
+from autotune.trainers.registry import TRAINERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.app.job.overrides import Overrides
+    from autotune.trainers.parsed import Parsed
+
+_BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
+_LONGEST_PATH = 1000
+_ABOVE = 8  # folders above a file in which its root may lie
+_NEAR = 3  # of them, those in whose folders for configs a name alone is looked for
+# Where the repositories of trainers and their users keep such files.
+_PLACES = (
+    "", "config", "configs", "deepspeed", "ds_configs", "deepspeed_configs", "configs/deepspeed",
+    "configs/ds", "config/deepspeed", "examples/deepspeed", "scripts", "recipes/accelerate_configs",
+    "accelerate_configs",
+)  # fmt: skip
+_STAGE = re.compile(r"(?:zero|stage|(?<![a-z])z)[-_.]?([0-3])(?!\d)")
+_BY_NAME_SD = (0.10, 0.15)  # buckets, and states that the file may have otherwise: an assumption
+
+
+def read_beside(
+    parsed: Parsed, values: dict[str, Any], path: Path, overrides: Overrides,
+    launched: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it.
+
+    launched: what the flags of `accelerate launch` say in the words of its config; they win.
+    """
+    trainer = TRAINERS[parsed.trainer]
+    names = [Path(name) for name in overrides.beside]
+    deepspeed = values.get("deepspeed")
+    if isinstance(deepspeed, dict):
+        add_deepspeed(parsed, deepspeed, f"{path.name}: deepspeed")
+    elif isinstance(deepspeed, str) and deepspeed:
+        near = near_file(deepspeed, path) or _elsewhere(deepspeed, path)
+        if near is not None:
+            names.append(near)
+        elif not trainer.deepspeed_by_name and not names:
+            _take_by_name(parsed, deepspeed, path)
+    if not overrides.beside and trainer.config_nearby:
+        names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
+    for name in dict.fromkeys(names):
+        found = _read_one(parsed, name, launched or {})
+        inner = found.get("deepspeed_config")
+        named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
+        if isinstance(named, str) and (near := near_file(named, name)) is not None:
+            _read_one(parsed, near, {})
+
+
+def near_file(named: str, path: Path) -> Path | None:
+    """A file that another one names, relative to that one, to where we are, or to a folder above.
+
+    Files of a repository name each other from its root, or from the folder that they are run in.
+    """
+    if len(named) > _LONGEST_PATH or "\0" in named or not named.strip():
+        return None
+    above = [folder / named for folder in list(path.absolute().parents)[1:_ABOVE]]
+    return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
+
+
+def _elsewhere(named: str, path: Path) -> Path | None:
+    """A file of that name where repositories keep such files; None where several differ."""
+    name = Path(named[:_LONGEST_PATH]).name
+    roots = dict.fromkeys([Path.cwd(), *list(path.absolute().parents)[:_NEAR]])
+    every = [root / place / name for root in roots for place in _PLACES]
+    found = [each for each in every if name and "\0" not in name and each.is_file()]
+    return found[0] if len({each.read_bytes() for each in found}) == 1 else None
+
+
+def _take_by_name(parsed: Parsed, named: str, path: Path) -> None:
+    """ZeRO's stage by the name of a file that is not here, and what it leaves unknown.
+
+    Raises InputError where the name does not say the stage, or speaks of offloading.
+    """
+    name = Path(named[:_LONGEST_PATH]).name.casefold()
+    stage = _STAGE.search(name)
+    if stage is None or "offload" in name:
+        msg = f"{path.name}: deepspeed is {shown(named)}, and no such file is found"
+        where = "looked for beside it, here, in the folders above and those for configs in them"
+        raise InputError(msg, f"{where}; --beside FILE names it")
+    parsed.knobs["sharding"] = STAGES[int(stage[1])]
+    why = (
+        f"no such file is found: counted as {parsed.knobs['sharding']} by its name, with "
+        "DeepSpeed's defaults and nothing offloaded; --beside FILE reads it"
+    )
+    parsed.uncounted.append(Uncounted("deepspeed", named, why, *_BY_NAME_SD))
+
+
+def _read_one(parsed: Parsed, path: Path, launched: Mapping[str, Any]) -> dict[str, Any]:
+    text, syntax = read_text(path), "json" if path.suffix.casefold() == ".json" else "yaml"
+    found = document_of(text, str(path), json=syntax == "json").values
+    if not is_deepspeed(found):
+        found = {**found, **launched, **_sections(found, launched)}
+    add_beside(parsed, found, str(path))
+    parsed.beside.append(Beside(str(path), syntax, text))
+    parsed.note("read beside the file", path, "what both state agrees")
+    return found
+
+
+def _sections(found: dict[str, Any], launched: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings that both state, with the flag's keys over the file's."""
+    both = {name: (found.get(name), flags) for name, flags in launched.items()}
+    return {
+        name: {**stated, **flags}
+        for name, (stated, flags) in both.items()
+        if isinstance(stated, dict) and isinstance(flags, dict)
+    }
