@@ -55,6 +55,6 @@ def worker(
             else:
                 why = work(None if run is None else whole(run), url, study, progress.line)
         except (KeyboardInterrupt, Interrupted):  # in a probe, or between two
-            msg = "interrupted; the probe that was running is another worker's now"
+            msg = "interrupted; a probe that was running is another worker's now"
             raise Interrupted(msg, "the same command joins again") from None
     emit(f"the search is over: {why}")

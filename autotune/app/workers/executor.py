@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
 from autotune.frozen import dataclass
+from autotune.search.study.refusals import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,8 +62,11 @@ class WorkerState:
 
     @property
     def is_final(self) -> bool:
-        """Whether it ended of its own accord: one that was killed may be started again."""
-        return self.state == "ended" and self.code in FINAL_CODES
+        """Whether it ended of its own accord.
+
+        One that was killed, or that a server did not answer for long, may be started again.
+        """
+        return self.state == "ended" and self.code in FINAL_CODES and AGAIN not in self.why
 
 
 class Executor(Protocol):

@@ -13,7 +13,7 @@ from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import probes_of_workers, tell_held
 from autotune.app.runs.folder import runs_root
 from autotune.app.workers.departures import leave
-from autotune.app.workers.terms import checked, ground_of, probing_of
+from autotune.app.workers.terms import checked, ground_of, probing_of, readable
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.paths import whole
 from autotune.probe import device as devices
@@ -53,10 +53,11 @@ def work(
     where it has no such device, Interrupted on Ctrl-C; what was measured is told or kept.
     """
     study_name = name or (run_dir.name if run_dir else "")
-    study, kept = terms_of(run_dir, storage, study_name)
-    terms = checked(kept)
-    options = change(probing_of(terms))
-    ground = ground_of(terms)
+    study, kept = terms_of(run_dir, storage, study_name, tell)
+    with readable(study_name):
+        terms = checked(kept)
+        options = change(probing_of(terms))
+        ground = ground_of(terms)
     groups = [(devices.cpu(),)] if terms["device"] == "cpu" else _cards(ground)
     place = Place(run_dir or runs_root() / study_name, storage, study_name, terms["job_key"])
     owner = Owner.here()
@@ -79,7 +80,8 @@ def work(
         tell(f"worker {owner.name} has joined {study_name}; it probes on {local.name}")
         prober = Prober(ground.job, ground.bill, local, options, terms["objective"], folder, tell)
         tell_held(prober, local)
-        prober.adopt(study.user_attrs.get(KNOWN_PROBES, []))
+        with readable(study_name):
+            prober.adopt(study.user_attrs.get(KNOWN_PROBES, []))
         with closing(prober):
             end = search.work(shared, log, prober, len(ground.bill), tell)
         leave(shared, folder, terms, end.why)

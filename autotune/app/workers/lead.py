@@ -123,7 +123,7 @@ def probe_by_workers(
     place = Place(run_dir, asked.storage, run_dir.name, asked.job_key)
     with leading(
         search, place, terms, resume=asked.resume,
-        made=lambda: as_told(probes_of_workers(run_dir)),
+        made=lambda: as_told(probes_of_workers(run_dir)), tell=announce,
     ) as led:  # fmt: skip
         for folder in run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBING_FOLDER}"):
             take_away_dead(folder, OF_PROBE, OF_SESSION)  # gigabytes, of a killed worker

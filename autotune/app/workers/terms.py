@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -31,6 +32,8 @@ from autotune.probe.request import Effort
 from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from autotune.cost.bill import Bill
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
@@ -116,6 +119,18 @@ def _mean_log(values: Any) -> float:  # noqa: ANN401 - an array
     kept = np.asarray(values, float)
     kept = kept[np.isfinite(kept) & (kept > 0)]
     return float(np.log(kept).mean()) if len(kept) else 0.0
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Read what a study says of itself. Raises InputError where nobody's autotune has said that."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        msg = f"what the study {name!r} says of its job is damaged: {type(error).__name__}: {error}"
+        raise InputError(
+            msg, "`autotune tune --resume` writes it anew; every finished trial is on the disk"
+        ) from None
 
 
 def checked(terms: dict[str, Any]) -> dict[str, Any]:

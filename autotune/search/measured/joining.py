@@ -86,12 +86,13 @@ class Led:
 
 @contextlib.contextmanager
 def leading(
-    search: SharedSearch, place: Place, terms: dict[str, Any], *, resume: bool, made: Made = list
-) -> Iterator[Led]:
+    search: SharedSearch, place: Place, terms: dict[str, Any], *, resume: bool, made: Made = list,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[Led]:  # fmt: skip
     """Begin a search that others join, or go on with it. Raises InputError as `explore_measured`.
 
     terms: kept in the study for whoever joins. Raises InputError where it was begun under others.
-    made: the probes of workers on this disk.
+    made: the probes of workers on this disk. tell: that a server is waited for.
     """
     with TrialLog(place.run_dir, header_of(search, place), resume=resume) as log:
         log.gather()
@@ -99,7 +100,8 @@ def leading(
             sweep(folder)
         study = shared_study(
             run_dir=place.run_dir, storage=place.storage, name=place.name,
-            job_key=place.job_key, resume=resume, marks={TERMS: BEGUN},
+            job_key=place.job_key, resume=resume, job_name=search.bill.job.name,
+            marks={TERMS: BEGUN}, tell=tell,
         )  # fmt: skip
         _agree(study, search, terms)
         shared = SharedStudy(
@@ -139,14 +141,17 @@ def worker_folder(run_dir: Path, name: str) -> Path:
     return run_dir / WORKERS_FOLDER / name
 
 
-def terms_of(run_dir: Path | None, storage: str | None, name: str) -> tuple[Study, dict[str, Any]]:
+def terms_of(
+    run_dir: Path | None, storage: str | None, name: str,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Study, dict[str, Any]]:  # fmt: skip
     """The study to join, and what its workers must agree on. Raises InputError.
 
-    One that is just being begun is waited for.
+    One that is just being begun is waited for, and a server that is away, which is told.
     """
     begun = time.monotonic()
     while True:
-        study = joined_study(run_dir=run_dir, storage=storage, name=name)
+        study = joined_study(run_dir=run_dir, storage=storage, name=name, tell=tell)
         said = study.user_attrs
         terms = said.get(TERMS, BEGUN if JOB_KEY not in said else None)
         if terms != BEGUN or time.monotonic() - begun > BEGIN_S:
@@ -177,9 +182,10 @@ def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
         msg = f"the study {study.study_name!r} holds measurements of another job or space"
         raise InputError(msg, "name another study, or tune the job that it was made for")
     known = study.user_attrs.get(TERMS)
-    if isinstance(known, dict) and known != BEGUN and known.get("version") != terms.get("version"):
+    version = known.get("version") if isinstance(known, dict) else None
+    if version and version != terms.get("version"):
         msg = (
-            f"the study {study.study_name!r} was begun by autotune {known.get('version')}, and "
+            f"the study {study.study_name!r} was begun by autotune {version}, and "
             f"here is {terms.get('version')}"
         )
         raise InputError(

@@ -376,11 +376,11 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     search = MeasuredSearch(bill, objective, sampler, seed, prior)
     who = FunctionMeasurer(measurer) if callable(measurer) else measurer
     if run_dir is None:
-        store = StudyStore(None, storage, study_name, job_key)
+        store = StudyStore(None, storage, study_name, job_key, bill.job.name)
         return search.measure_all(store, who, trials, resume=resume)
     space = search.priced.identity
     header = {"job_key": job_key, "score": search.score, "measured": "yes", "space": space}
     with TrialLog(run_dir, header, resume=resume) as log:
         log.gather()
-        store = StudyStore(log, storage, study_name, job_key)
+        store = StudyStore(log, storage, study_name, job_key, bill.job.name)
         return search.measure_all(store, who, trials, resume=resume)

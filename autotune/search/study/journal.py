@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 JOURNAL_FILE = "study.log"
 JOB_KEY = "job_key"  # study attributes: the job, and what its measurements speak of
+JOB_NAME = "autotune:job"  # what a person calls it
 IDENTITY = "calibrated_identity"
 OTHER_SPACE = "resume with the space that the run was recorded with, or start a new run"
 # Source: optuna 5.0, storages/journal/_storage.py `JournalOperation`, study/_study_direction.py,

@@ -84,6 +84,10 @@ class TrialRecord:
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             msg = "not a value"
             raise ValueError(msg)
+        number, named = data["number"], (data["params"], data.get("constraints", {}))
+        if type(number) is not int or not all(isinstance(each, dict) for each in named):
+            msg = "not the number and the parameters of a trial"
+            raise ValueError(msg)
         try:
             return cls(**{name: value for name, value in data.items() if name in known})
         except TypeError as error:

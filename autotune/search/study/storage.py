@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.frozen import dataclass
-from autotune.search.study.backends import connect, shared_journal, without_password
+from autotune.search.study.backends import PATIENCE_S, connect, shared_journal
 from autotune.search.study.journal import (
     IDENTITY,
     JOB_KEY,
+    JOB_NAME,
     JOURNAL_FILE,
     StudyJournal,
     clear,
@@ -28,9 +29,10 @@ from autotune.search.study.journal import (
 )
 from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.record import attributes_of, workers_of
+from autotune.search.study.refusals import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
@@ -52,6 +54,7 @@ class StudyStore:
     storage: str | None
     study_name: str
     job_key: str
+    job_name: str = ""
 
     def study(self, *, resume: bool) -> Study:
         """The study, opened or created. Raises InputError as `open_study`."""
@@ -60,6 +63,7 @@ class StudyStore:
             storage=self.storage,
             name=self.study_name,
             job_key=self.job_key,
+            job_name=self.job_name,
             resume=resume,
         )
 
@@ -71,8 +75,9 @@ class StudyStore:
 
 
 def open_study(
-    *, run_dir: Path | None, storage: str | None, name: str, job_key: str, resume: bool
-) -> Study:
+    *, run_dir: Path | None, storage: str | None, name: str, job_key: str, resume: bool,
+    job_name: str = "",
+) -> Study:  # fmt: skip
     """The study of this search: in the user's storage, the run folder's journal, or memory.
 
     The journal is a view of the run's record and is written anew each time. Raises InputError for
@@ -86,8 +91,8 @@ def open_study(
             inside = _journal(clear(run_dir)) if run_dir else None
             study = optuna.create_study(storage=inside, study_name=name, direction="minimize")
         else:
-            study = _in_storage(storage, name, resume=resume)
-        _agree(study, job_key, storage)
+            study = _in_storage(storage, name, job_key, job_name, resume=resume)
+        _agree(study, job_key, job_name, storage)
     return study
 
 
@@ -170,39 +175,55 @@ def _journal(path: Path) -> BaseStorage:
 
 def shared_study(
     *, run_dir: Path, storage: str | None, name: str, job_key: str, resume: bool,
-    marks: Mapping[str, Any] | None = None,
+    job_name: str = "", marks: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Study:  # fmt: skip
     """The study of a search of several workers, opened or created by whoever leads it.
 
-    Without a storage it is the run folder's journal, written anew where no worker lives. marks:
-    what a new one says of itself before it says whose it is. Raises InputError as `open_study`.
+    Without a storage it is the run folder's journal, written anew where no worker lives. A server
+    that is away is waited for where a search goes on: it was there. marks: what a new one says of
+    itself before it says whose it is. Raises InputError as `open_study`.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
         if storage is not None:
-            study = _in_storage(_shared(storage), name, resume=resume)
+            patience_s = PATIENCE_S if resume else 0.0
+            study = _in_storage(
+                _shared(storage), name, job_key, job_name, resume=resume, patience_s=patience_s,
+                tell=tell,
+            )  # fmt: skip
         else:
             path = run_dir / JOURNAL_FILE if workers_of(run_dir) else clear(run_dir)
             study = optuna.create_study(
                 storage=shared_journal(path), study_name=name, direction="minimize",
                 load_if_exists=True,
             )  # fmt: skip
-        _agree(study, job_key, storage or near(run_dir), marks or {})
+        _agree(study, job_key, job_name, storage or near(run_dir), marks or {})
     return study
 
 
-def joined_study(*, run_dir: Path | None, storage: str | None, name: str) -> Study:
-    """The study that a worker joins. Raises InputError where there is none of that name."""
+def joined_study(
+    *, run_dir: Path | None, storage: str | None, name: str,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Study:  # fmt: skip
+    """The study that a worker joins. Raises InputError where there is none of that name.
+
+    A server that is away is waited for, which is told once.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
-        opened = connect(_shared_here(storage)) if storage else _journal_of(run_dir)
+        opened = (
+            connect(_shared_here(storage), PATIENCE_S, tell) if storage else _journal_of(run_dir)
+        )
         place = without_password(storage) if storage else near(run_dir or ".")
         try:
-            return optuna.load_study(storage=opened, study_name=name)
+            study = optuna.load_study(storage=opened, study_name=name)
+            _check_ours(study, place)
+            return study  # noqa: TRY300 - a KeyError says that there is none
         except KeyError:
             names = [found.study_name for found in opened.get_all_studies()]
     listed = ", ".join(names[-MOST_LISTED:]) or "none"
@@ -225,37 +246,75 @@ def _journal_of(run_dir: Path | None) -> BaseStorage:
     return shared_journal(path)
 
 
-def _in_storage(url: str, name: str, *, resume: bool) -> Study:
+def _in_storage(
+    url: str, name: str, job_key: str, job_name: str, *, resume: bool, patience_s: float = 0.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Study:  # fmt: skip
     import optuna
 
+    opened = connect(url, patience_s, tell)
     try:
         return optuna.create_study(
-            storage=connect(url), study_name=name, direction="minimize", load_if_exists=resume
+            storage=opened, study_name=name, direction="minimize", load_if_exists=resume
         )
     except optuna.exceptions.DuplicatedStudyError:
+        study = optuna.load_study(storage=opened, study_name=name)
+        if study.user_attrs.get(JOB_KEY) is not None:
+            _check_same_job(study, job_key, job_name, url)
         msg = f"storage {without_password(url)} already holds a study {name!r}"
         raise InputError(msg, "add --resume to go on in it, or name another run") from None
 
 
+def _check_ours(study: Study, place: str) -> None:
+    """Raises InputError for a study that no search of autotune's can be."""
+    from optuna.study import StudyDirection
+
+    if study.directions != [StudyDirection.MINIMIZE]:
+        msg = f"{place} holds the study {study.study_name!r} that autotune did not make"
+        raise InputError(msg, "name another run, or another --study")
+
+
+def _check_same_job(study: Study, job_key: str, job_name: str, storage: str) -> None:
+    """Raises InputError for the study of another job, with the names of both."""
+    if study.user_attrs[JOB_KEY] == job_key:
+        return
+    found = study.user_attrs.get(JOB_NAME)
+    whose = f" ({found!r})" if isinstance(found, str) and found else ""
+    if whose and found == job_name:
+        whose = f" (also called {found!r}, and asked otherwise)"
+    ours = f", and this is {job_name!r}" if job_name and found != job_name else ""
+    msg = (
+        f"storage {without_password(storage)} holds the study {study.study_name!r} of another job"
+        f"{whose}{ours}"
+    )
+    raise InputError(
+        msg, "a study has the name of its run folder: name another one with --run (and no "
+        "--resume), or tune the job that it was made for"
+    )  # fmt: skip
+
+
 def _agree(
-    study: Study, job_key: str, storage: str | None, marks: Mapping[str, Any] = MappingProxyType({})
-) -> None:
+    study: Study, job_key: str, job_name: str, storage: str | None,
+    marks: Mapping[str, Any] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """A study belongs to one job. One that holds trials of somebody else's is not taken over.
 
     One without a job was begun by a process that was killed: it is begun again.
     """
-    found, place = study.user_attrs.get(JOB_KEY), without_password(storage or "")
-    foreign = found is None and (
-        len(study.directions) > 1 or bool(study.get_trials(deepcopy=False))
-    )
-    if foreign or found not in {None, job_key}:
-        what = "that autotune did not make" if foreign else "of another job"
-        msg = f"storage {place} holds the study {study.study_name!r} {what}"
+    place = f"storage {without_password(storage or '')}"
+    _check_ours(study, place)
+    found = study.user_attrs.get(JOB_KEY)
+    if found is not None:
+        _check_same_job(study, job_key, job_name, storage or "")
+        return
+    if study.get_trials(deepcopy=False):
+        msg = f"{place} holds the study {study.study_name!r} that autotune did not make"
         raise InputError(msg, "name another run, or leave --resume out")
-    if found is None:
-        for mark, value in marks.items():
-            study.set_user_attr(mark, value)
-        study.set_user_attr(JOB_KEY, job_key)
+    for mark, value in marks.items():
+        study.set_user_attr(mark, value)
+    if job_name:
+        study.set_user_attr(JOB_NAME, job_name)
+    study.set_user_attr(JOB_KEY, job_key)
 
 
 def with_sampler_state(record: TrialRecord, study: Study, trial: Trial) -> TrialRecord:

@@ -93,10 +93,12 @@ def explore(  # noqa: PLR0913 - what a search is, each named
     check_sampler(sampler)
     search = Search(bill, objective, sampler, seed)
     if run_dir is None:
-        return search.run(StudyStore(None, storage, study_name, job_key), trials, resume, on_trial)
+        return search.run(
+            StudyStore(None, storage, study_name, job_key, bill.job.name), trials, resume, on_trial
+        )
     header = {"job_key": job_key, "score": search.score}
     with TrialLog(run_dir, header, resume=resume) as log:
-        store = StudyStore(log, storage, study_name, job_key)
+        store = StudyStore(log, storage, study_name, job_key, bill.job.name)
         return search.run(store, trials, resume, on_trial)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.search.posterior.measurements import DROPPED, RECORD, is_dropped
 from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.record import TrialRecord, attributes_of
+from autotune.search.study.refusals import unreadable
 from autotune.search.study.storage import finished_trial
 
 if TYPE_CHECKING:
@@ -118,15 +119,18 @@ class SharedStudy:
         A database answers table by table: what is chosen meanwhile may be seen as chosen without
         all of its parameters. They are written first: who asks for that trial again is given them.
         """
-        trials = [
-            self._storage.get_trial(trial._trial_id) if _half_read(trial) else trial  # noqa: SLF001
-            for trial in self.trials()
-        ]
-        found = [
-            TrialRecord.of(trial.user_attrs[RECORD])
-            for trial in trials
-            if trial.state.is_finished() and RECORD in trial.user_attrs
-        ]
+        try:
+            trials = [
+                self._storage.get_trial(trial._trial_id) if _half_read(trial) else trial  # noqa: SLF001
+                for trial in self.trials()
+            ]
+            found = [
+                TrialRecord.of(trial.user_attrs[RECORD])
+                for trial in trials
+                if trial.state.is_finished() and RECORD in trial.user_attrs
+            ]
+        except (TypeError, ValueError) as error:
+            raise unreadable(f"the storage of {self.study.study_name!r}", error) from None
         found.sort(key=lambda record: record.number)
         return found, [trial for trial in self._running(trials) if CHOSEN in trial.system_attrs]
 
