@@ -46,8 +46,8 @@ def change(tmp_path: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "named", "hint"),
     [
-        ("UPDATE alembic_version SET version_num='v3.0.0.d'", "set up by Optuna", "upgrade"),
-        ("UPDATE alembic_version SET version_num='v9.9.9'", "set up by Optuna", "pip install -U"),
+        ("UPDATE alembic_version SET version_num='v3.0.0.d'", "set up by Optuna 4.0.0", "upgrade"),
+        ("UPDATE alembic_version SET version_num='v9.9.9'", "set up by Optuna 4", "pip install -U"),
         ("ALTER TABLE studies RENAME COLUMN study_name TO name", "cannot read", "migration"),
     ],
     ids=["older", "newer", "half migrated"],
@@ -57,6 +57,7 @@ def test_a_database_of_another_optuna_or_half_migrated_is_named_with_what_to_do(
 ) -> None:
     url = sqlite_url(tmp_path)
     optuna.create_study(storage=url, study_name="kept")
+    change(tmp_path, "UPDATE version_info SET library_version='4.0.0'")
     change(tmp_path, statement)
     with pytest.raises(InputError, match=named) as caught:
         connect(url)

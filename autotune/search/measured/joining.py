@@ -17,7 +17,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.frozen import dataclass
 from autotune.search.study.backends import close
-from autotune.search.study.journal import IDENTITY, JOB_KEY
+from autotune.search.study.journal import IDENTITY, JOB_KEY, JOB_NAME
 from autotune.search.study.owner import Owner
 from autotune.search.study.record import (
     WORKERS_FOLDER,
@@ -100,8 +100,8 @@ def leading(
             sweep(folder)
         study = shared_study(
             run_dir=place.run_dir, storage=place.storage, name=place.name,
-            job_key=place.job_key, resume=resume, job_name=search.bill.job.name,
-            marks={TERMS: BEGUN}, tell=tell,
+            job_key=place.job_key, resume=resume, tell=tell,
+            marks={TERMS: BEGUN, JOB_NAME: search.bill.job.name},
         )  # fmt: skip
         _agree(study, search, terms)
         shared = SharedStudy(

@@ -94,6 +94,7 @@ def _opened(url: str) -> BaseStorage:
     # one of another version is refused here as such, and gets no table of this one
     storage = RDBStorage(whole, engine_kwargs=how, skip_table_creation=bool(lacking))
     if lacking:
+        close(storage)
         msg = f"it lacks {', '.join(lacking)}"
         raise HalfMadeError(msg)
     return get_storage(storage)
@@ -178,6 +179,8 @@ def _patiently(name: str, call: Callable[..., Any], where: str) -> Callable[...,
                 waited_s = time.monotonic() - begun
                 if is_outage(error) and waited_s <= PATIENCE_S:
                     pass
+                elif _is_an_answer(name, error):
+                    raise
                 elif is_of_driver(error):
                     raise refused(where, error, waited_s) from None
                 elif _is_unreadable(name, error):
@@ -190,11 +193,15 @@ def _patiently(name: str, call: Callable[..., Any], where: str) -> Callable[...,
     return tried
 
 
-def _is_unreadable(name: str, error: Exception) -> bool:
-    """Whether what is stored, and no question of the caller's, is behind an error."""
-    from optuna.exceptions import OptunaError
+def _is_an_answer(name: str, error: Exception) -> bool:
+    """Whether Optuna so answers what was asked: a trial that has ended, a study that is there."""
+    from optuna.exceptions import OptunaError, StorageInternalError
 
     asked = name in {"get_study_id_from_name", "get_trial_id_from_study_id_trial_number"}
-    own = isinstance(error, OptunaError) or (asked and isinstance(error, KeyError))
-    gone = isinstance(error, KeyError) and not asked
-    return not own and (gone or (name.startswith("get_") and name != "get_best_trial"))
+    told = isinstance(error, OptunaError) and not isinstance(error, StorageInternalError)
+    return told or (asked and isinstance(error, KeyError)) or name == "get_best_trial"
+
+
+def _is_unreadable(name: str, error: Exception) -> bool:
+    """Whether what is stored, and no value of the caller's, is behind an error."""
+    return isinstance(error, KeyError) or name.startswith("get_")

@@ -110,42 +110,31 @@ def of_redis(url: str) -> JournalStorage:
         """The journal alone."""
 
         def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-            end = self._count()
+            end = _count(client, without_password(url), mend)
             if end < log_number_from:
                 raise StorageForgotError
             for start in range(log_number_from, end, AT_ONCE):
                 numbers = range(start, min(start + AT_ONCE, end))
-                for number, line in zip(numbers, self._lines(numbers), strict=True):
+                lines = client.mget([f"{PREFIX}:log:{number}" for number in numbers])
+                for number, line in zip(numbers, lines, strict=True):
                     yield _entry(f"{place} {number}", line, mend)
 
         def append_logs(self, logs: list[dict[str, Any]]) -> None:
             whole.append_logs(logs)
 
-        def _count(self) -> int:
-            try:
-                last = client.get(f"{PREFIX}:log_number")
-                return 0 if last is None else int(last) + 1
-            except (ValueError, redis.exceptions.ResponseError) as error:
-                if _is_transient(error):
-                    raise
-                msg = f"{without_password(url)} does not say how long its journal is: {error}"
-                raise InputError(msg, mend) from None
-
-        def _lines(self, numbers: Iterable[int]) -> list[bytes]:
-            lines = client.mget([f"{PREFIX}:log:{number}" for number in numbers])
-            for number, line in zip(numbers, lines, strict=True):
-                if line is None:
-                    msg = f"{place} {number}, is gone: the server has dropped it"
-                    raise InputError(
-                        msg, f"`maxmemory-policy noeviction` keeps what was written; {mend}"
-                    )
-            return list(lines)
-
     return _checked(LinesOfRedis(), place, mend)
 
 
-def _is_transient(error: Exception) -> bool:
-    return "WRONGTYPE" not in str(error) and not isinstance(error, ValueError)
+def _count(client: Any, where: str, mend: str) -> int:  # noqa: ANN401 - redis without types
+    """How many entries a server has."""
+    try:
+        last = client.get(f"{PREFIX}:log_number")
+        return 0 if last is None else int(last) + 1
+    except Exception as error:
+        if not isinstance(error, ValueError) and "WRONGTYPE" not in str(error):
+            raise
+        msg = f"{where} does not say how long its journal is: {error}"
+        raise InputError(msg, mend) from None
 
 
 def _checked(backend: BaseJournalBackend, place: str, mend: str) -> JournalStorage:
@@ -171,7 +160,10 @@ def _checked(backend: BaseJournalBackend, place: str, mend: str) -> JournalStora
     return CheckedJournal(backend)
 
 
-def _entry(at: str, line: bytes, mend: str) -> dict[str, Any]:
+def _entry(at: str, line: bytes | None, mend: str) -> dict[str, Any]:
+    if line is None:
+        msg = f"{at}, is gone: the server has dropped it"
+        raise InputError(msg, f"`maxmemory-policy noeviction` keeps what was written; {mend}")
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

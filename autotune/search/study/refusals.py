@@ -15,6 +15,10 @@ AWAY = (
     "too many clients", "connection slots", "max number of clients",
 )  # fmt: skip
 FULL = ("MISCONF", "READONLY", "OOM command")  # what Redis answers where it cannot write for now
+HALF = {"ProgrammingError", "CommandError", "MultipleHeads", "HalfMadeError"}
+RIGHTS = ("does not let this user in", "grant it the rights, or name another user")
+CLOSED = ("takes nothing in", "name the primary server, or make it writable")
+SAID = {"permission denied": RIGHTS, "NOPERM": RIGHTS, "read-only": CLOSED, "readonly": CLOSED}
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
 DRIVERS = {"psycopg": "pip install 'psycopg[binary]' (the database's driver)",
            "redis": "pip install redis (its driver)"}  # fmt: skip
@@ -96,14 +100,10 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
         return InputError(msg, f"{how}, or take sqlite:///study.db, which needs none")
     if "no longer compatible" in words:
         return _other_version(place, words)
-    if "permission denied" in words or "NOPERM" in words:
-        msg = f"storage {place} does not let this user in: {first}"
-        return InputError(msg, f"grant it the rights, or name another user; {NOTHING_LOST}")
-    if "read-only" in words:
-        msg = f"storage {place} takes nothing in: {first}"
-        return InputError(msg, f"name the primary server, or make it writable; {NOTHING_LOST}")
-    half = names & {"ProgrammingError", "CommandError", "MultipleHeads", "HalfMadeError"}
-    if half or "no such " in words:
+    for said, (what, how) in SAID.items():
+        if said in words:
+            return InputError(f"storage {place} {what}: {first}", f"{how}; {NOTHING_LOST}")
+    if names & HALF or "no such " in words:
         msg = f"storage {place} has tables that this version of Optuna cannot read: {first}"
         return InputError(
             msg, "a migration may have been interrupted: end all workers, then `optuna storage "
@@ -112,17 +112,19 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
     if waited_s and is_away(error):
         msg = f"storage {place} has not answered for {format_seconds(waited_s)}: {first}"
         return InputError(msg, f"start the server, then {AGAIN}; {NOTHING_LOST}")
-    msg = f"storage {place} cannot be opened: {first}"
-    if "unable to open database file" in words:
-        return InputError(msg, "make the folder that its file is to be in, or mend the path")
+    return InputError(f"storage {place} cannot be opened: {first}", _mended(error))
+
+
+def _mended(error: BaseException) -> str:
+    """What to do where a storage cannot be opened."""
+    if "unable to open database file" in all_words(error):
+        return "make the folder that its file is to be in, or mend the path"
     if is_away(error):
-        return InputError(
-            msg, f"start the server, or mend the host and the port in the URL; {NOTHING_LOST}"
-        )
-    if is_outage(error) or "redis" in _drivers(chain):
+        return f"start the server, or mend the host and the port in the URL; {NOTHING_LOST}"
+    if is_outage(error) or "redis" in _drivers(_chain(error)):
         hint = "mend the host, the user, the password or the database in the URL"
-        return InputError(msg, f"{hint} (--storage, or AUTOTUNE_STORAGE); {NOTHING_LOST}")
-    return InputError(msg, f"give an Optuna storage URL ({KINDS}), or leave --storage out")
+        return f"{hint} (--storage, or AUTOTUNE_STORAGE); {NOTHING_LOST}"
+    return f"give an Optuna storage URL ({KINDS}), or leave --storage out"
 
 
 def forgotten(where: str) -> InputError:

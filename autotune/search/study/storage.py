@@ -175,8 +175,7 @@ def _journal(path: Path) -> BaseStorage:
 
 def shared_study(
     *, run_dir: Path, storage: str | None, name: str, job_key: str, resume: bool,
-    job_name: str = "", marks: Mapping[str, Any] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    marks: Mapping[str, Any] = MappingProxyType({}), tell: Callable[[str], None] = lambda _: None,
 ) -> Study:  # fmt: skip
     """The study of a search of several workers, opened or created by whoever leads it.
 
@@ -186,6 +185,7 @@ def shared_study(
     """
     import optuna
 
+    job_name = str(marks.get(JOB_NAME, ""))
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
         if storage is not None:
@@ -200,7 +200,7 @@ def shared_study(
                 storage=shared_journal(path), study_name=name, direction="minimize",
                 load_if_exists=True,
             )  # fmt: skip
-        _agree(study, job_key, job_name, storage or near(run_dir), marks or {})
+        _agree(study, job_key, job_name, storage or near(run_dir), marks)
     return study
 
 

@@ -130,7 +130,8 @@ class SharedStudy:
                 if trial.state.is_finished() and RECORD in trial.user_attrs
             ]
         except (TypeError, ValueError) as error:
-            raise unreadable(f"the storage of {self.study.study_name!r}", error) from None
+            place = f"the storage of {self.study.study_name!r}"
+            raise unreadable(place, error) from None
         found.sort(key=lambda record: record.number)
         return found, [trial for trial in self._running(trials) if CHOSEN in trial.system_attrs]
 
