@@ -20,10 +20,10 @@ from autotune.search.measured.measurer import FunctionMeasurer
 from autotune.search.measured.study import with_score
 from autotune.search.posterior.measurements import DROPPED, RECORD, history_of, is_dropped
 from autotune.search.study import turns
-from autotune.search.study.backends import close, shared_journal
+from autotune.search.study.backends import close
 from autotune.search.study.owner import Owner, place
 from autotune.search.study.record import TrialRecord
-from autotune.search.study.storage import joined_study
+from autotune.search.study.storage import joined_study, shared_journal
 from autotune.search.study.turns import SharedStudy, TakenAwayError
 from bench.many_hands import bill_of, scored, search_of
 

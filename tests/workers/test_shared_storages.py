@@ -21,9 +21,10 @@ from autotune.domain.errors import InputError
 from autotune.search.measured.joining import Place, joining, leading, terms_of, worker_folder
 from autotune.search.measured.measurer import FunctionMeasurer, Scored
 from autotune.search.study import backends
-from autotune.search.study.backends import connect, shared_journal, with_driver
+from autotune.search.study.backends import connect, with_driver
 from autotune.search.study.owner import OWNER, Owner, place
 from autotune.search.study.record import TrialRecord
+from autotune.search.study.storage import shared_journal
 from autotune.search.study.turns import BEAT, CHOSEN, PROBES, SharedStudy, TakenAwayError
 from bench.many_hands import bill_of, scored, search_of
 from bench.servers import absent, postgresql, redis_server

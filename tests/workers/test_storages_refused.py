@@ -18,11 +18,11 @@ from autotune.app.workers.terms import readable
 from autotune.domain.errors import InputError
 from autotune.search.measured.joining import Place, joining, leading, terms_of
 from autotune.search.study import backends
-from autotune.search.study.backends import connect, shared_journal
+from autotune.search.study.backends import connect
 from autotune.search.study.journal import JOB_KEY, JOB_NAME
 from autotune.search.study.owner import Owner
 from autotune.search.study.refusals import refused
-from autotune.search.study.storage import joined_study, open_study, shared_study
+from autotune.search.study.storage import joined_study, open_study, shared_journal, shared_study
 from bench.many_hands import bill_of, search_of
 from bench.servers import absent, postgresql, redis_server
 

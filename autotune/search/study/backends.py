@@ -12,7 +12,6 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
-from autotune.domain.paths import near
 from autotune.domain.secrets import without_secrets
 from autotune.domain.units import format_seconds
 from autotune.search.study import lines
@@ -33,7 +32,6 @@ from autotune.search.study.refusals import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from optuna.storages import BaseStorage
 
@@ -146,11 +144,6 @@ def with_driver(url: str) -> str:
     """PostgreSQL's URL with the driver of the extra, where it names none."""
     scheme, mark, rest = url.partition("://")
     return f"postgresql+psycopg{mark}{rest}" if scheme in {"postgresql", "postgres"} else url
-
-
-def shared_journal(path: Path) -> BaseStorage:
-    """The journal of a run folder. Raises InputError as `lines.of_file`."""
-    return patient(lines.of_file(path), near(path))
 
 
 def patient(storage: BaseStorage, where: str) -> BaseStorage:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.frozen import dataclass
-from autotune.search.study.backends import PATIENCE_S, connect, shared_journal
+from autotune.search.study import lines
+from autotune.search.study.backends import PATIENCE_S, connect, patient
 from autotune.search.study.journal import (
     IDENTITY,
     JOB_KEY,
@@ -244,6 +245,11 @@ def _journal_of(run_dir: Path | None) -> BaseStorage:
             msg, "begin it with `autotune tune --score probe --workers 1`, or name --storage"
         )  # fmt: skip
     return shared_journal(path)
+
+
+def shared_journal(path: Path) -> BaseStorage:
+    """The journal of a run folder. Raises InputError as `lines.of_file`."""
+    return patient(lines.of_file(path), near(path))
 
 
 def _in_storage(
