@@ -8,13 +8,15 @@ import socket
 import sys
 import threading
 import time
+import warnings
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from autotune.app.workers import ray_cluster
 from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.ray_cluster import RayExecutor, _answers, _resources, _work
+from autotune.app.workers.ray_cluster import RayExecutor, _answers, _connect, _resources, _work
 from autotune.domain.errors import InputError
 from bench.hands_on_ray import patiently
 
@@ -68,7 +70,23 @@ def test_a_worker_has_the_threads_of_the_search_and_not_ray_s_one(
     assert found == (0, own.get("OMP_NUM_THREADS", "all"))
 
 
-@pytest.mark.parametrize("address", ["", "head:", "head:x", "ray://head:1.5"])
+@pytest.mark.parametrize(
+    ("address", "typed"),
+    [("head", "head:6379"), ("127.0.0.1", "127.0.0.1:6379"), ("ray://head", "ray://head:10001")],
+)
+def test_an_address_without_its_port_is_answered_with_the_one_to_type(
+    address: str, typed: str
+) -> None:
+    with pytest.raises(InputError, match="must be HOST:PORT") as caught:
+        _answers(address)
+    assert f"--ray-address {typed}," in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", ":6379", "head:", "head:x", "head:0", "head:65536", "ray://", "ray://head:1.5",
+     "http://head:6379", "me@head:6379"],
+)  # fmt: skip
 def test_an_address_that_is_none_is_named_with_its_form(address: str) -> None:
     with pytest.raises(InputError, match="must be HOST:PORT") as caught:
         _answers(address)
@@ -89,6 +107,28 @@ def test_what_greets_as_a_head_of_ray_does_is_left_to_ray() -> None:
     with server(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9])) as port:
         _answers(f"127.0.0.1:{port}")
         _answers(f"ray://localhost:{port}")
+
+
+@pytest.mark.parametrize("address", [None, "auto", "local"])
+def test_a_cluster_that_ray_finds_or_starts_itself_needs_no_address(address: str | None) -> None:
+    _answers(address)
+
+
+def test_what_listens_as_ray_and_lets_nobody_in_is_answered_with_its_ports_and_its_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(**_: object) -> None:
+        warnings.warn("Ray Client connection timed out", stacklevel=1)
+        raise ConnectionError
+
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    ray = SimpleNamespace(init=refuses)
+    with server(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 9])) as port:
+        for address in (f"ray://127.0.0.1:{port}", f"127.0.0.1:{port}"):
+            with pytest.raises(InputError, match="cannot be joined: ConnectionError") as caught:
+                _connect(ray, address)
+            for named in ("HOST:6379", "ray://HOST:10001", "RAY_AUTH_MODE=token"):
+                assert named in str(caught.value.hint)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +36,10 @@ FRAME_HEAD, SETTINGS = 9, 4  # of HTTP/2: bytes before a frame, and a kind of it
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 SHARE = 0.001  # of an accelerator type: it marks a node, and is not used up
 THREADS = "OMP_NUM_THREADS"
+CLIENT, FOUND = "ray://", ("auto", "local")  # addresses: of Ray's client, and those it finds
+PORT, CLIENT_PORT, MOST_PORT = 6379, 10001, 65535  # its own, where nobody says another
+AUTH_MODE = "RAY_AUTH_MODE"
+RUNS = f"`ray status` says whether it runs; --ray-address HOST:{PORT} names its head"
 _TYPE = "accelerator_type:"
 
 
@@ -115,35 +120,49 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401 - a module 
     before = signal.getsignal(signal.SIGTERM)
     here: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of before it gives up is said below
+            ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **here)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         where = f"the Ray cluster at {address}" if address else "Ray on this machine"
         said = " ".join(str(error).split())[:TOLD]
         msg = f"{where} cannot be joined: {type(error).__name__}: {said}"
-        hint = "`ray status` says whether it runs; --ray-address HOST:6379 names its head"
-        raise InputError(msg, hint) from None
+        raise InputError(msg, _why_silent(address)) from None
     finally:
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray takes it: a search leaves in its own way
 
 
+def _why_silent(address: str | None) -> str:
+    """What to look at where what listens is Ray's, and does not let us in."""
+    if address is None or address in FOUND:
+        return RUNS
+    ports = f"HOST:{PORT} is the port of its head, ray://HOST:{CLIENT_PORT} that of its clients"
+    mode = "" if os.environ.get(AUTH_MODE) else f"; one that asks for a token: {AUTH_MODE}=token"
+    return f"`ray status` says whether it runs; {ports}{mode}"
+
+
 def _answers(address: str | None) -> None:
-    """Raise InputError where nobody listens: Ray itself tries for minutes."""
-    if address is None:
+    """Raise InputError for what is no address, or where nobody listens: Ray tries for minutes."""
+    if address is None or address in FOUND:
         return
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not address or (colon and not port.isdecimal()):
+    client = address.startswith(CLIENT)
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    named = host and not set(host) & set("/ @?")
+    if not named or not port.isdecimal() or not 0 < int(port) <= MOST_PORT:
+        bare = address.removeprefix(CLIENT)
         msg = f"--ray-address {address[:80]!r} must be HOST:PORT, ray://HOST:PORT or auto"
-        raise InputError(msg, "leave it out, and a cluster of this machine is started")
-    if not colon:
-        return
+        hint = "leave it out, and a cluster of this machine is started"
+        if bare and not set(bare) & set(":/ @?"):
+            whole = f"{CLIENT}{bare}:{CLIENT_PORT}" if client else f"{bare}:{PORT}"
+            hint = f"its port is absent: --ray-address {whole}, where Ray has its own one"
+        raise InputError(msg, hint)
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWER_S) as there:
             _speaks_grpc(there)
     except (OSError, ValueError, OverflowError) as error:
         msg = f"the Ray cluster at {str(address)[:80]} cannot be joined: {error}"
-        hint = "`ray status` says whether it runs; --ray-address HOST:6379 names its head"
-        raise InputError(msg, hint) from None
+        raise InputError(msg, RUNS) from None
 
 
 def _speaks_grpc(there: socket.socket) -> None:
