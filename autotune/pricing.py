@@ -56,8 +56,10 @@ class Pricing:
         if not job.evidence:
             return cls(job, Calibration(machines=job.learned))
         from autotune.evidence.calibrate import calibration_from_evidence
+        from autotune.evidence.reference import reference_of
 
-        calibration, warnings, _ = calibration_from_evidence(job, cls(job).bill)
+        references = [reference_of(job, observation) for observation in job.evidence]
+        calibration, warnings, _ = calibration_from_evidence(job, references)
         return cls(job, replace(calibration, machines=job.learned), warnings)
 
     def bill(self, candidates: Candidates) -> Bill:

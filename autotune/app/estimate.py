@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.app.job.feasible_locks import check_config
 from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.moved import uncounted_notes
@@ -20,12 +20,17 @@ from autotune.domain.config import KNOBS
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
+from autotune.space.enumerate import enumerate_candidates
+from autotune.space.file import load_space
+from autotune.space.requirements import host_doubts
+from autotune.space.rules import RULES, host_options, violations
 
 if TYPE_CHECKING:
     from autotune.claims.feasibility import Claim
     from autotune.domain.answer.limits import ShortRows
     from autotune.domain.answer.recommendation import Relaxation, Shortfall
     from autotune.domain.config import Config
+    from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
 
@@ -131,3 +136,37 @@ def stated_config(job: Job) -> Config:
         )
     closed = [name for name in CLOSED_FORMS if name not in locked and job.today_here is None]
     return config.with_knobs(**dict.fromkeys(closed, CLOSED_FORM))
+
+
+def check_config(job: Job, offer: Offer, config: Config) -> list[str]:
+    """What is not valid in a stated configuration, beside its locked knobs.
+
+    Raises InputError for a locked value that cannot run on the offer. A value that the search
+    would only pass over, such as fp16 beside bf16, is the user's to state.
+    """
+    stated = replace(job, lock=config.as_dict())
+    broken = violations(stated, offer, config)
+    reads = {rule.reason: rule.reads for rule in RULES}
+    locked = [reason for reason in broken if set(reads.get(reason, ())) & set(job.lock)]
+    if locked:
+        names = {name for reason in locked for name in reads[reason] if name in job.lock}
+        values = ", ".join(f"{name} {job.lock[name]}" for name in job.lock if name in names)
+        msg = f"{values} is not possible on {offer.label}: {'; '.join(locked)}"
+        enumerate_candidates(replace(job, offers=(offer,)), load_space())  # says what would run
+        raise InputError(msg, _beside(stated, offer, config, locked))
+    unsure = host_doubts(job, offer, config.as_dict())
+    return unsure + [f"this configuration cannot run as it stands: {reason}" for reason in broken]
+
+
+def _beside(stated: Job, offer: Offer, config: Config, locked: list[str]) -> str:
+    """What to change beside a lock that other settings of the configuration exclude."""
+    reads = {name for rule in RULES if rule.reason in locked for name in rule.reads}
+    for name in KNOBS:
+        if name not in reads:
+            continue
+        for value in KNOBS[name].choices:
+            changed = config.with_knobs(**{name: value})
+            if not violations(replace(stated, lock=changed.as_dict()), offer, changed):
+                return f"with {name} {value} it can run: add --set {name}={value}"
+    typed = host_options(stated, offer, dict.fromkeys(locked, 1))
+    return f"to keep it: {typed}" if typed else "change the value, or the hardware or software"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.local import cpu_device, default_host, local_host
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
 from autotune.domain.device import BF16_CAPABILITY, Device
-from autotune.domain.errors import unknown
+from autotune.domain.errors import InputError, unknown
 from autotune.domain.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -229,6 +229,14 @@ def find_device(text: str) -> Device:
         ]
         raise unknown(kind="device", value=text, known=known, hint=HOW_TO_ADD)
     return found
+
+
+def known_device(text: str) -> str | None:
+    """The catalogue's name of a device; None where nobody knows it."""
+    try:
+        return find_device(text).name
+    except InputError:
+        return None
 
 
 def identify(driver_name: str, reported_bytes: float) -> Device | None:

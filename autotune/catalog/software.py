@@ -1,4 +1,4 @@
-"""Software: which versions run together, what loss they compute, how a missing extra is installed.
+"""Software: which versions run together, what they compute and for whom, how an extra is installed.
 
 Source of the loss rules: modelling and trainer code of the versions named; byte counts are those of
 published peak memory (fms-acceleration A100 tables: transformers 4.45 peaks at 12 bytes a logit,
@@ -43,6 +43,22 @@ OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and los
 TRAINERS = ("transformers", "trl", *OWN_CODE)
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
 TRL_CHUNKS_FROM = (1, 9)
+# accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
+# Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
+REGIONAL_SINCE = (1, 6)
+# Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
+NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
+# Classes without `_supports_flash_attn` in transformers 5.23; gpt_oss's sinks need another kernel.
+NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
+# Model types of decoders of text that Liger 0.8.5 patches; any other it leaves as it is.
+# Source: liger-kernel 0.8.5 transformers/monkey_patch.py, MODEL_TYPE_TO_APPLY_LIGER_FN.
+LIGER_FAMILIES = frozenset(
+    {"deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2",
+     "gemma3_text", "gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense",
+     "hunyuan_v1_moe", "llama", "llama4_text", "ministral", "mistral", "mixtral", "muse_glimmer",
+     "nemotron", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
+     "qwen3_moe", "qwen3_next", "smollm3"}
+)  # fmt: skip
 _VERSION = re.compile(r"\d{1,5}(\.\d{1,5}){0,3}")
 _HINT = (
     "software takes the name of a profile, or versions such as {transformers: 5.23.0, "

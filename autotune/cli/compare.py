@@ -17,7 +17,6 @@ from autotune.cli.options import (
     OneLine,
     Source,
     Space,
-    overrides_of,
     said,
     with_option_sets,
 )
@@ -57,9 +56,8 @@ def compare(
     """
     from autotune.app.compare.compare import CompareOptions
 
-    overrides = overrides_of(line, changes, limits, source.beside, spot=spot)
     with Progress(quiet=output.quiet):
-        jobs = source.jobs(overrides, every=True)
+        jobs = source.jobs(line, changes, limits, spot=spot, every=True)
     what = CompareOptions(space, minimize.value, fidelity.value)
     question = asked(context, frozenset({"--spot"}))
     print_comparison(jobs, what, question, output)

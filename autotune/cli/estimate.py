@@ -14,11 +14,10 @@ from autotune.cli.options import (
     OneLine,
     Source,
     TrustOption,
-    overrides_of,
     said,
     with_option_sets,
 )
-from autotune.cli.output import Output, print_answer
+from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import OF_ESTIMATE, asked
 from autotune.domain.errors import InputError
 
@@ -60,6 +59,7 @@ def estimate(
     """
     from autotune.app.estimate import estimate as price_config
     from autotune.app.estimate import exit_status
+    from autotune.app.job.load import only_job
     from autotune.report.payload import estimate_payload
     from autotune.report.screens.estimate import estimate_screen
     from autotune.report.sections.answer import ESTIMATE_REPORT
@@ -68,14 +68,14 @@ def estimate(
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
-    overrides = overrides_of(line, changes, beside=source.beside)
-    found = price_config(
-        source.only(overrides, quiet=output.quiet),
-        fidelity=fidelity.value,
-        claim=claim,
-        full_trace=full_trace,
-        trust_remote_code=trust_remote_code,
-    )
+    with Progress(quiet=output.quiet):
+        found = price_config(
+            only_job(source.jobs(line, changes), str(source.job or "the command")),
+            fidelity=fidelity.value,
+            claim=claim,
+            full_trace=full_trace,
+            trust_remote_code=trust_remote_code,
+        )
     payload = estimate_payload(
         found.row,
         found.job,

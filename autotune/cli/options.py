@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from autotune.cli import load_numpy
-from autotune.cli.output import Progress
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machines
 from autotune.frozen import dataclass
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from autotune.app.job.load import NamedJob
     from autotune.app.job.overrides import Overrides
     from autotune.app.runs.folder import RecordedRun
-    from autotune.domain.job import Job
 
 
 class Goal(StrEnum):
@@ -238,20 +236,25 @@ class Source:
     ] = None
     beside: Beside = None
 
-    def jobs(self, overrides: Overrides, *, every: bool = False) -> list[NamedJob]:
+    def jobs(
+        self,
+        line: OneLine,
+        changes: Changes,
+        limits: Limits | None = None,
+        *,
+        spot: bool = False,
+        every: bool = False,
+    ) -> list[NamedJob]:
         """The jobs that are asked about.
 
-        every: all the trainings that a script launches, not its first alone.
+        spot: each machine on spot too. every: all the trainings that a script launches, not its
+        first alone.
 
         Raises InputError for several sources, or for none.
         """
-        from autotune.app.job.load import (
-            jobs_of_command,
-            jobs_of_line,
-            jobs_of_spec,
-            load_jobs,
-        )
+        from autotune.app.job.load import jobs_of_command, jobs_of_line, jobs_of_spec, load_jobs
 
+        overrides = overrides_of(line, changes, limits, self.beside, spot=spot)
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
             raise InputError(msg, "keep one of them")
@@ -273,13 +276,6 @@ class Source:
         from autotune.app.runs.folder import is_run, load_record
 
         return load_record(self.job) if self.job is not None and is_run(self.job) else None
-
-    def only(self, overrides: Overrides, *, quiet: bool) -> Job:
-        """The one job that is asked about. Raises InputError for several."""
-        from autotune.app.job.load import only_job
-
-        with Progress(quiet=quiet):
-            return only_job(self.jobs(overrides), str(self.job or "the command"))
 
 
 def _of_lora(text: str) -> str:

@@ -21,7 +21,6 @@ from autotune.cli.options import (
     Source,
     Space,
     TrustOption,
-    overrides_of,
     split_names,
     with_option_sets,
 )
@@ -160,11 +159,11 @@ def tune(
         minimize = Goal(recorded.objective)
     probing = _probing(score, probes, probe_budget, probe_on)
     probing = _with_workers(probing, workers, executor, ray_address, rendezvous)
-    question, exports = asked(context), split_names(export)
-    overrides = overrides_of(line, changes, limits, source.beside)
+    question = asked(context)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
-        several = source.jobs(overrides)
+        exports = split_names(export)
+        several = source.jobs(line, changes, limits)
         if in_place:
             from autotune.app.runs.user_file import check_in_place
 

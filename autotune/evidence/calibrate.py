@@ -26,17 +26,16 @@ from autotune.evidence.explanations import (
     measured_seconds,
     predicted_seconds,
 )
-from autotune.evidence.reference import Reference, reference_of
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autotune.cost.bill import Bill
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
-    from autotune.evidence.cases import Price
+    from autotune.evidence.reference import Reference
 
 LARGEST_FACTOR = 2.0  # what efficiency alone can explain, each way
 UNEXPLAINED_LOG_SD = 0.54  # ln 2 / 1.28: the 80 % interval reaches a factor of two at least
@@ -68,24 +67,17 @@ class _Learned:
 
 
 def calibration_from_evidence(
-    job: Job, price: Callable[[Candidates], Bill], reprice: Price | None = None
+    job: Job, references: Sequence[Reference | None]
 ) -> tuple[Calibration, tuple[str, ...], tuple[Explanation, ...]]:
     """What a job's evidence teaches: factors, warnings, and explanations of what it cannot.
 
-    price: the plain cost model of this job; reprice: of a changed job (same rows at other sizes,
-    other padding). Evidence is read in the order saves, time, memory, so that known saves are not
-    explained as slow training.
+    references: the run that each piece of it speaks of; None where nobody knows that run. They are
+    held against the plain cost model. Evidence is read in the order saves, time, memory, so that
+    known saves are not explained as slow training.
     """
-
-    def at(changed: Job, candidates: Candidates) -> Bill:
-        if changed is job:
-            return price(candidates)
-        return reprice(changed, candidates) if reprice else CostModel(changed).price(candidates)
-
     learned = _Learned()
     known: list[Reference] = []
-    for observation in job.evidence:
-        reference = reference_of(job, observation)
+    for observation, reference in zip(job.evidence, references, strict=True):
         if reference is None:
             text = (
                 f"{observation.id}: its hardware or batch split is unknown, so it teaches nothing"
@@ -93,11 +85,16 @@ def calibration_from_evidence(
             learned.warnings.append(text)
         else:
             known.append(reference)
-    _checkpoints(known, at, learned)
-    _times(known, at, learned)
-    _memory(known, at, learned)
+    _checkpoints(known, learned)
+    _times(known, learned)
+    _memory(known, learned)
     calibration = Calibration(learned.factors, learned.log_sds, tuple(learned.provenance))
     return calibration, tuple(learned.warnings), tuple(learned.explanations)
+
+
+def _bill(job: Job, candidates: Candidates) -> Bill:
+    """Under nothing that was measured."""
+    return CostModel(job).price(candidates)
 
 
 def _plausible(ratio: float) -> bool:
@@ -108,13 +105,13 @@ def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
-def _checkpoints(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
+def _checkpoints(known: Sequence[Reference], learned: _Learned) -> None:
     """Seconds of a save scale the saves; a speed that was only assumed is learned whole."""
     ratios: list[float] = []
     for reference in known:
         if reference.observation.quantity != "checkpoint_save_s" or reference.elsewhere:
             continue
-        bill = price(reference.job, reference.candidates)
+        bill = _bill(reference.job, reference.candidates)
         measured, expected = reference.observation.value, predicted_seconds(reference, bill)
         if expected is None or expected <= 0 or measured <= 0:
             continue
@@ -160,7 +157,7 @@ class _Factor:
     model: float
 
 
-def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
+def _times(known: Sequence[Reference], learned: _Learned) -> None:
     """Durations, step times and throughputs scale the training step.
 
     A gap that nothing explains widens the interval, unless it is of other hardware and a time on
@@ -172,7 +169,7 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
     for reference in known:
         if reference.observation.quantity not in TIMES:
             continue
-        bill = price(reference.job, reference.candidates)
+        bill = _bill(reference.job, reference.candidates)
         factor = step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
         if factor is None:
             continue
@@ -184,7 +181,7 @@ def _times(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
             reach = UNEXPLAINED_LOG_SD
             if LOG_SD in reference.observation.facts:  # of this very job, by its own log
                 reach = max(reach, model_sd, abs(math.log(factor)) / Z90)
-            _unexplained(reference, bill, price, learned, reach)
+            _unexplained(reference, bill, learned, reach)
             unexplained = max(unexplained, 0.0 if reference.elsewhere else reach)
     if not here:
         unexplained = learned.log_sds.get("compute", 0.0)
@@ -255,15 +252,13 @@ def step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
     return max((measured - rest) / parts.train, 1e-3)
 
 
-def _unexplained(
-    reference: Reference, bill: Bill, price: Price, learned: _Learned, log_sd: float
-) -> None:
+def _unexplained(reference: Reference, bill: Bill, learned: _Learned, log_sd: float) -> None:
     """Not applied: say so, widen the interval, and name what could explain it."""
     measured = measured_seconds(reference, bill) or 0.0
     expected = predicted_seconds(reference, bill) or 1.0
     for component in ("compute", "collectives"):
         learned.log_sds[component] = max(log_sd, learned.log_sds.get(component, 0.0))
-    found = explanations_of(reference, price, saves_known="checkpoint" in learned.factors)
+    found = explanations_of(reference, _bill, saves_known="checkpoint" in learned.factors)
     learned.explanations.extend(found)
     learned.warnings.append(_gap_warning(reference, measured, expected, found))
 
@@ -292,7 +287,7 @@ def _gap_warning(
     return Decisive(f"{head}. {could}: {lines}{tail}")
 
 
-def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None:
+def _memory(known: Sequence[Reference], learned: _Learned) -> None:
     """Measured bytes scale the memory of the same kind; an out-of-memory that fits is warned of.
 
     A peak beyond a factor of two is not applied: it is told, and where more was measured than
@@ -302,11 +297,11 @@ def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None
     for reference in known:
         quantity = reference.observation.quantity
         if quantity == "oom":
-            _out_of_memory(reference, price, learned)
+            _out_of_memory(reference, learned)
         if quantity != "memory_bytes" or reference.elsewhere:
             continue
         kind = READ_AS.get(reference.observation.kind or "unknown", "total")
-        ratio = _memory_ratio(reference, price, kind)
+        ratio = _memory_ratio(reference, kind)
         if _plausible(ratio):
             found.append((ratio, MEMORY_LOG_SD if kind == "allocated" else CACHE_LOG_SD))
             continue
@@ -320,9 +315,9 @@ def _memory(known: Sequence[Reference], price: Price, learned: _Learned) -> None
         learned.learn("memory", factor, spread, f"measured memory: {factor:.2f}x")
 
 
-def _memory_ratio(reference: Reference, price: Price, kind: str) -> float:
+def _memory_ratio(reference: Reference, kind: str) -> float:
     """What multiplies allocated bytes to give the measured ones."""
-    table = price(reference.job, reference.candidates).tables["memory"]
+    table = _bill(reference.job, reference.candidates).tables["memory"]
     beside = float(table.gather("context")[0]) if kind in {"total", "driver"} else 0.0
     tensors = max(reference.observation.value - beside, 1.0)
     return tensors / (float(table.gather(kind)[0]) - beside)
@@ -338,8 +333,8 @@ def _memory_warning(reference: Reference, ratio: float, kind: str) -> str:
     )
 
 
-def _out_of_memory(reference: Reference, price: Price, learned: _Learned) -> None:
-    bill = price(reference.job, reference.candidates)
+def _out_of_memory(reference: Reference, learned: _Learned) -> None:
+    bill = _bill(reference.job, reference.candidates)
     if bill.memory_violation[0] > 0:
         return
     learned.log_sds["memory"] = max(learned.log_sds.get("memory", 0.0), UNEXPLAINED_LOG_SD)

@@ -22,7 +22,8 @@ from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.space.file import at_present
-from autotune.space.rules import RULES, Rule, host_doubts, host_options
+from autotune.space.requirements import host_doubts
+from autotune.space.rules import RULES, Rule, host_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -161,12 +162,16 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The valid settings of one offer: levels that remain, and a mask over their product."""
+    """The valid settings of one offer: levels that remain, and a mask over their product.
+
+    doubts: what the locks need of its host beyond what was assumed of it.
+    """
 
     levels: dict[str, tuple[KnobValue, ...]]
     mask: NDArray[np.bool_]
     rejected: Counter[str]
     size: int
+    doubts: list[str]
 
 
 def _enumerate(job: Job, space: SearchSpace) -> Enumeration:
@@ -175,12 +180,15 @@ def _enumerate(job: Job, space: SearchSpace) -> Enumeration:
     for grid in grids:
         rejected.update(grid.rejected)
     candidates = _columns(job, grids)
+    warnings = [doubt for grid in grids for doubt in grid.doubts]
+    if job.lock.get("packing") == "on" and job.lock.get("attention") not in FLASH:
+        warnings.insert(0, CONTAMINATION)
     return Enumeration(
         rejected=dict(rejected.most_common()),
         by_offer=tuple(dict(grid.rejected) for grid in grids),
         space_size=sum(grid.size for grid in grids),
         opt_in_ignored=_ignored(job, space),
-        warnings=_warnings(job),
+        warnings=tuple(dict.fromkeys(warnings)),
         candidates=at_present(candidates, space.extra) if space.extra else candidates,
     )
 
@@ -219,7 +227,7 @@ def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
             if remaining < left:
                 rejected[rule.reason] += left - remaining
                 left = remaining
-    return _Grid(levels, mask, rejected, size)
+    return _Grid(levels, mask, rejected, size, host_doubts(job, offer, job.lock))
 
 
 def _columns(job: Job, grids: list[_Grid]) -> Candidates:
@@ -274,14 +282,6 @@ def _ignored(job: Job, space: SearchSpace) -> dict[str, tuple[KnobValue, ...]]:
         if shut and name not in job.allow and name not in job.lock:
             ignored[name] = shut
     return ignored
-
-
-def _warnings(job: Job) -> tuple[str, ...]:
-    beyond = (note for offer in job.offers for note in host_doubts(job, offer, job.lock))
-    notes = tuple(dict.fromkeys(beyond))
-    if job.lock.get("packing") == "on" and job.lock.get("attention") not in FLASH:
-        return (CONTAMINATION, *notes)
-    return notes
 
 
 def _valid_values(space: SearchSpace) -> Callable[[Job, str], tuple[KnobValue, ...]]:

@@ -4,11 +4,10 @@ Each function is a rule of `rules.RULES`, which names it with the knobs that it 
 reason, and says whether their values may run. In here: levers (fused kernels, fp8, offload), then
 the cores, /dev/shm and RAM of the processes that feed the devices, then plain settings. A fact of
 the host that nobody stated keeps the search within it, and forbids nothing that the user locked:
-whoever rents a machine knows it better. `rules.host_doubts` says so.
+whoever rents a machine knows it better. `host_doubts` says so.
 
-Source of `kernels`: liger-kernel 0.8.5 transformers/monkey_patch.py, MODEL_TYPE_TO_APPLY_LIGER_FN,
-read 2026-11-22; trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl 0.21
-integrations/liger and integrations/cut_cross_entropy; llamafactory 0.9.5 model_args.py.
+Source of `kernels`: trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl
+0.21 integrations/liger and integrations/cut_cross_entropy; llamafactory 0.9.5 model_args.py.
 Source of fp8: accelerate 1.15 accelerator.py _prepare_ao, utils/ao.py; torchao 0.18
 float8/README.md (use with torch.compile); axolotl 0.21, whose key fp8 sets the same. LLaMA-Factory
 0.9.5 has that key too, but trains fp32 weights beside it.
@@ -21,37 +20,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.catalog.software import TRL_CHUNKS_FROM
+from autotune.catalog.software import (
+    LIGER_FAMILIES,
+    NO_FLASH,
+    NO_SDPA,
+    REGIONAL_SINCE,
+    TRL_CHUNKS_FROM,
+)
 from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.objective import PAIRED
+from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
 HOPPER = 9  # flash-attention 3 README: H100 and H800, and what else has capability 9
 FLASH_HEAD_DIM = 256  # flash-attention 2 README: head dimensions up to 256
 INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
-# Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
-NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
-# Classes without `_supports_flash_attn` in transformers 5.23; gpt_oss's sinks need another kernel.
-NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
-# accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
-# Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
-REGIONAL_SINCE = (1, 6)
 CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
-# Model types of decoders of text that Liger 0.8.5 patches; any other it leaves as it is.
-LIGER_FAMILIES = frozenset(
-    {"deepseek_v2", "deepseek_v3", "deepseek_v4", "exaone4", "falcon_h1", "gemma", "gemma2",
-     "gemma3_text", "gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense",
-     "hunyuan_v1_moe", "llama", "llama4_text", "ministral", "mistral", "mixtral", "muse_glimmer",
-     "nemotron", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
-     "qwen3_moe", "qwen3_next", "smollm3"}
-)  # fmt: skip
 TRITON_CAPABILITY = 7.0  # Triton's README: NVIDIA GPUs from Volta on
 # What a trainer's own file can switch on: fp8; Liger; a loss in tiles that is not its default;
 # states and checkpoints in the host's memory. `own_`: by code of its own, whatever the versions of
@@ -139,14 +133,10 @@ ON_ONE_DEVICE = {"none": "none", "activations": "none", "optimizer": "zero2"}
 CHECKPOINTS_AWAY_FROM, TRL_CHECKPOINTS_AWAY_FROM = (5, 23), (0, 19, 1)
 
 
-def offload_is_open(job: Job) -> bool:
-    """Whether the job lets something else than none be tried."""
-    return "offload" in job.allow or job.lock.get("offload", "none") != "none"
-
-
 def sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
     """DeepSpeed on one device is of use where it offloads, which `sharded_for_offload` judges."""
-    if offer.count == 1 and offload_is_open(job):
+    offloads = "offload" in job.allow or job.lock.get("offload", "none") != "none"
+    if offer.count == 1 and offloads:
         return sharding in {"none", "zero2"}
     return (sharding == "none") == (offer.count == 1)
 
@@ -196,6 +186,7 @@ def offloads_eagerly(_job: Job, _offer: Offer, offload: str, compiled: str) -> b
 
 WORKERS = "num_dataloader_workers"
 FEEDING = ("micro_batch_size", WORKERS, "prefetch_factor")  # what decides how much is kept ready
+PREFETCHED = 2  # batches of each worker, where nothing is stated (torch's DataLoader)
 HELD_IN = {"shm": "shm_bytes", "ram": "ram_bytes"}
 
 
@@ -223,9 +214,28 @@ def buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int
     return offer.per_node * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
 
 
-def fixed_shapes(job: Job) -> bool:
-    """Whether every unpacked batch is known to have the same length."""
-    return job.one_length and (job.padding == "max_length" or job.lengths.known)
+def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
+    """What settings need of a host beyond what was assumed of it."""
+    host, found = offer.host, []
+    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
+    if not workers:
+        return []  # nothing is kept ready
+    if workers > host.cores and "cores" in host.assumed:
+        found.append(
+            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
+            f"--set host.cores=N states them"
+        )
+    stated = {"prefetch_factor": PREFETCHED, **knobs}
+    held = buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
+    for key, field in HELD_IN.items():
+        there = getattr(host, field)
+        if held > there and field in host.assumed:
+            found.append(
+                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
+                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
+            )
+            break
+    return found
 
 
 def splits_batch(job: Job, offer: Offer, micro: int) -> bool:
@@ -385,5 +395,6 @@ def packing_or_grouping(_job: Job, _offer: Offer, packing: str, grouping: str) -
 
 
 def graphs_need_fixed_shapes(job: Job, _offer: Offer, compiled: str, packing: str) -> bool:
-    """Whether captured graphs meet one shape."""
-    return compiled not in CUDA_GRAPH_MODES or packing == "on" or fixed_shapes(job)
+    """Whether captured graphs meet one shape: packed, or every batch known to be as long."""
+    alike = job.one_length and (job.padding == "max_length" or job.lengths.known)
+    return compiled not in CUDA_GRAPH_MODES or packing == "on" or alike

@@ -2,8 +2,8 @@
 
 A rule says which knobs it reads; it is asked once for each distinct combination of their values on
 an offer, and answers whether the combination may run: by its function in `requirements`. Memory is
-not a rule: whether a setting fits is priced, because how far it misses matters. What a host lacks,
-or is assumed to have, is said in words here too.
+not a rule: whether a setting fits is priced, because how far it misses matters. What to type where
+a host lacks something is said here too.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.config import KNOBS
-from autotune.domain.units import GB, format_bytes
+from autotune.domain.units import GB
 from autotune.frozen import dataclass
 from autotune.space import requirements as needs
-from autotune.space.requirements import FEEDING, HELD_IN, WORKERS, buffer_bytes
+from autotune.space.requirements import FEEDING, WORKERS, buffer_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
 TOO_FEW_CORES = "more data workers than the host has cores"
 BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
-PREFETCHED = 2  # batches of each worker, where nothing is stated (torch's DataLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,30 +177,6 @@ def host_options(job: Job, offer: Offer, reasons: Mapping[str, object]) -> str:
         held, _, short = least_buffers(job, offer)
         found.append(f"--set host.{short}={math.ceil(held / GB)}GB")
     return " ".join(found)
-
-
-def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
-    """What settings need of a host beyond what was assumed of it."""
-    host, found = offer.host, []
-    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
-    if not workers:
-        return []  # nothing is kept ready
-    if workers > host.cores and "cores" in host.assumed:
-        found.append(
-            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
-            f"--set host.cores=N states them"
-        )
-    stated = {"prefetch_factor": PREFETCHED, **knobs}
-    held = buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
-    for key, field in HELD_IN.items():
-        there = getattr(host, field)
-        if held > there and field in host.assumed:
-            found.append(
-                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
-                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
-            )
-            break
-    return found
 
 
 if not all(set(rule.reads) <= set(KNOBS) for rule in RULES):  # pragma: no cover - import-time guard

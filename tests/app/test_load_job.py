@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jobfiles import MINIMAL, WHOLE, load, problem, write
 
-from autotune.app.job.file import Document, checked
+from autotune.app.job.file import Document
 from autotune.app.job.load import load_job, resolve_spec
+from autotune.app.job.variants import checked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -90,10 +90,10 @@ def test_known_lengths_have_no_other_end(tmp_path: Path) -> None:
 
 
 def test_a_measured_run_sets_the_scale_at_both_ends(tmp_path: Path) -> None:
-    from autotune.evidence.calibrate import calibration_from_evidence
+    from autotune.pricing import Pricing
 
     job = job_of(tmp_path, JOB + SEEN)
-    calibration, _, _ = calibration_from_evidence(job, CostModel(job).price)
+    calibration = Pricing.learned(job).calibration
     today = tune(job, Options(dry_run=True, fidelity="formula")).today
     assert today is not None
     (short,) = on_short_rows(job, calibration, [today])

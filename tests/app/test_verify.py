@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from autotune.app.job.load import load_job
 from autotune.app.verify.verify import VERIFIED_FILE, VerifyOptions, verify
-from autotune.cost.model import CostModel
-from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
-from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.runs_seen import store_of, with_verified
+from autotune.pricing import Pricing
 from autotune.report.payload import dumps
 from autotune.report.sections.verification import VERIFY_REPORT, verification_payload
 
@@ -68,8 +66,7 @@ def line(found: Verification, what: str) -> Any:
 
 def predicted_step_s(job: Job) -> float:
     assert job.today is not None
-    bill = CostModel(job, calibration_from_evidence(job, CostModel(job).price)[0])
-    return float(bill.price(Candidates.of([(job.offers[0], job.today)])).step_s[0])
+    return float(Pricing.learned(job).of([(job.offers[0], job.today)]).step_s[0])
 
 
 def test_half_way_the_rest_goes_on_at_the_speed_shown(tuned: Path, tmp_path: Path) -> None:

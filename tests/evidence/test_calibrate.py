@@ -50,7 +50,7 @@ def learn(
     *observations: Observation, **changes: Any
 ) -> tuple[Calibration, tuple[str, ...], tuple[Explanation, ...]]:
     own = replace(job(), evidence=observations, **changes)
-    return calibration_from_evidence(own, CostModel(own).price)
+    return calibration_from_evidence(own, [reference_of(own, each) for each in observations])
 
 
 def seen(quantity: Any, value: float, kind: Any = None, **facts: object) -> Observation:

@@ -18,7 +18,7 @@ from autotune.domain.job import Job, Limits, Method
 from autotune.domain.observation import Calibration, Observation
 from autotune.domain.outcome import MemoryParts
 from autotune.domain.software import Software
-from autotune.evidence.calibrate import calibration_from_evidence
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill
@@ -45,8 +45,8 @@ def priced(calibration: Calibration | None = None, config: Config = CONFIG) -> B
 def learned(quantity: Any, value: float, kind: Any = None) -> tuple[Calibration, tuple[str, ...]]:
     seen = Observation("e", quantity, value, "test", kind, CONFIG.as_dict(), {}, today=True)
     own = replace(job(), evidence=(seen,), today=CONFIG)
-    calibration, warnings, _ = calibration_from_evidence(own, CostModel(own).price)
-    return calibration, warnings
+    found = Pricing.learned(own)
+    return found.calibration, found.warnings
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from autotune.catalog.software import NO_FLASH, NO_SDPA
 from autotune.domain.config import Config
 from autotune.domain.job import Lengths, Method, Origin
-from autotune.space.requirements import NO_FLASH, NO_SDPA
 from autotune.space.rules import RULES, violations
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.campaign.list_schedule import topological
 from autotune.app.hardware.offers import distinct, offer_of
-from autotune.app.job.file import Document, checked, checked_as, read_document
+from autotune.app.job.file import Document, read_document
 from autotune.app.job.load import resolve
 from autotune.app.job.overrides import Overrides, overridden
+from autotune.app.job.variants import checked, checked_as
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.campaign import JOB_KEYS, CampaignFile
 from autotune.domain.typed.values import shown

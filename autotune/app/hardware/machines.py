@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.devices import find_device, load_devices
+from autotune.catalog.devices import find_device, known_device, load_devices
 from autotune.catalog.prices.instances import HOW_TO_NAME, find_instance, unknown_instance
 from autotune.catalog.prices.prices import (
     WITHIN_A_YEAR,
@@ -88,7 +88,7 @@ def as_devices(entry: Values) -> Values:
     an instance that nobody knows.
     """
     text, gpu = entry.get("instance"), entry.get("gpu")
-    if text is None and (not isinstance(gpu, str) or device_name(gpu) or gpu.casefold() == ALL):
+    if text is None and (not isinstance(gpu, str) or known_device(gpu) or gpu.casefold() == ALL):
         return entry
     found = find_instance(str(gpu if text is None else text))
     if found is None:
@@ -104,7 +104,7 @@ def as_devices(entry: Values) -> Values:
         msg = f"{found.label} has {found.count}x {found.device}, and {entry['count']} are asked for"
         hint = "an instance is one machine; leave the count out, or name devices; nodes: 2 is two"
         raise InputError(msg, hint)
-    if text is not None and gpu is not None and device_name(str(gpu)) != found.device:
+    if text is not None and gpu is not None and known_device(str(gpu)) != found.device:
         msg = f"{found.label} has {found.count}x {found.device}, and gpu is {str(gpu)[:80]!r}"
         raise InputError(msg, "leave gpu out")
     count = max(nodes, 1) * found.count
@@ -124,7 +124,7 @@ def entries_of(values: Values) -> list[Values]:
 def _key(entry: Values) -> tuple[str | None, int, int]:
     """Device, count and machines of an entry; no device where nobody knows the name."""
     count, nodes = whole_or_zero(entry.get("count", 1)), whole_or_zero(entry.get("nodes", 1))
-    return device_name(str(entry.get("gpu"))), count, nodes
+    return known_device(str(entry.get("gpu"))), count, nodes
 
 
 def _described(seen: object, entries: Sequence[Values]) -> object:
@@ -177,7 +177,7 @@ def _named(said: MachineText, stated: list[Values], batch: int) -> Iterator[Valu
 def _several(said: MachineText, stated: list[Values]) -> Iterator[Values]:
     """Machines alike; as the job describes them where it has the same ones."""
     whole: Values = {"gpu": said.name, "nodes": said.nodes, "count": said.count}
-    if said.nodes == 1 and device_name(said.name) is None:  # so many of an instance
+    if said.nodes == 1 and known_device(said.name) is None:  # so many of an instance
         whole |= {"nodes": said.devices, "count": None}
     asked = as_devices(whole)
     own = {"gpu": find_device(str(asked["gpu"])).name}
@@ -241,14 +241,6 @@ def set_host(values: Values, key: str, value: str) -> None:
         host = entry.get("host")
         entry["host"] = {**(host if isinstance(host, dict) else {}), key: value}
     values["hardware"] = entries
-
-
-def device_name(text: str) -> str | None:
-    """The catalogue's name of a device; None where nobody knows it."""
-    try:
-        return find_device(text).name
-    except InputError:
-        return None
 
 
 def priced_devices() -> list[str]:

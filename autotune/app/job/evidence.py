@@ -2,6 +2,7 @@
 
 An entry of the evidence becomes Observations and today's config, a stated one a Statement of the
 machine and run that it speaks of; which facts may be stated, and how each is read: `claims/table`.
+What verified runs and the user's past ones taught joins it.
 
 Facts of an Observation: `gpu` (catalogue name), `n_gpus`, `model_id`, `rows`, `epochs`, `steps`,
 `max_length`, `global_batch`, and `same_as_job`: the names of those that the entry did not state and
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import as_devices
 from autotune.app.hardware.offers import offer_of
-from autotune.catalog.devices import find_device
+from autotune.catalog.devices import find_device, known_device
+from autotune.catalog.files import was_kept
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Batch
@@ -32,6 +34,10 @@ from autotune.domain.statement import About, StatedDuration, Statement
 from autotune.domain.typed.machine import machine_entry
 from autotune.domain.typed.values import parse_step_time
 from autotune.domain.units import parse_bytes, parse_seconds
+from autotune.evidence.learned.store import PLACE as LEARNED
+from autotune.evidence.runs_seen import FOLDER as VERIFIED
+from autotune.evidence.runs_seen import with_verified
+from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +69,17 @@ def with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
         seen_on=tuple(offer for offer in machines if offer is not None),
         stated=statements_of(jobfile.stated) if jobfile.stated else (),
     )  # fmt: skip
+
+
+def with_past(job: Job, *, but: str = "") -> Job:
+    """The job with what its verified runs and this user's past ones taught. but: one left out."""
+    if was_kept(VERIFIED):
+        job = with_verified(job, but=but)
+    if not was_kept(LEARNED):
+        return job
+    from autotune.evidence.learned.residuals import with_learned
+
+    return with_learned(job, plain_bill)
 
 
 def observations_of(
@@ -252,9 +269,12 @@ def statements_of(entries: Sequence[Any]) -> tuple[Statement, ...]:
     for index, entry in enumerate(entries):
         if entry.hardware in machines:
             continue
+        stated = machine_entry(entry.hardware)
         try:
-            stated = as_devices(machine_entry(entry.hardware))
-            name = find_device(str(stated["gpu"])).name
+            name = known_device(str(stated["gpu"]))
+            if name is None:  # the name of an instance, or nobody's
+                stated = as_devices(stated)
+                name = find_device(str(stated["gpu"])).name
         except InputError as error:
             msg = f"stated[{index}].hardware: {error.message}"
             raise InputError(msg, error.hint) from None

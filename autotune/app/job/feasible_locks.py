@@ -22,12 +22,12 @@ from autotune.domain.config import KNOBS
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, Assumption
-from autotune.space.enumerate import PLAIN, enumerate_candidates, why_closed, without
+from autotune.space.enumerate import PLAIN, why_closed, without
 from autotune.space.file import load_space
-from autotune.space.rules import RULES, host_doubts, host_options, violations
+from autotune.space.rules import RULES
 
 if TYPE_CHECKING:
-    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.typed.job import JobFile
@@ -215,37 +215,3 @@ def reasons_against(job: Job, offer: Offer) -> list[str]:
                 f"attention flash_attention_2 is not in the software profile {job.software.name}"
             )
     return found
-
-
-def check_config(job: Job, offer: Offer, config: Config) -> list[str]:
-    """What is not valid in a stated configuration, beside its locked knobs.
-
-    Raises InputError for a locked value that cannot run on the offer. A value that the search
-    would only pass over, such as fp16 beside bf16, is the user's to state.
-    """
-    stated = replace(job, lock=config.as_dict())
-    broken = violations(stated, offer, config)
-    reads = {rule.reason: rule.reads for rule in RULES}
-    locked = [reason for reason in broken if set(reads.get(reason, ())) & set(job.lock)]
-    if locked:
-        names = {name for reason in locked for name in reads[reason] if name in job.lock}
-        values = ", ".join(f"{name} {job.lock[name]}" for name in job.lock if name in names)
-        msg = f"{values} is not possible on {offer.label}: {'; '.join(locked)}"
-        enumerate_candidates(replace(job, offers=(offer,)), load_space())  # says what would run
-        raise InputError(msg, _beside(stated, offer, config, locked))
-    unsure = host_doubts(job, offer, config.as_dict())
-    return unsure + [f"this configuration cannot run as it stands: {reason}" for reason in broken]
-
-
-def _beside(stated: Job, offer: Offer, config: Config, locked: list[str]) -> str:
-    """What to change beside a lock that other settings of the configuration exclude."""
-    reads = {name for rule in RULES if rule.reason in locked for name in rule.reads}
-    for name in KNOBS:
-        if name not in reads:
-            continue
-        for value in KNOBS[name].choices:
-            changed = config.with_knobs(**{name: value})
-            if not violations(replace(stated, lock=changed.as_dict()), offer, changed):
-                return f"with {name} {value} it can run: add --set {name}={value}"
-    typed = host_options(stated, offer, dict.fromkeys(locked, 1))
-    return f"to keep it: {typed}" if typed else "change the value, or the hardware or software"

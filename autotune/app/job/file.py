@@ -1,4 +1,4 @@
-"""A job file's bytes -> a checked `JobFile`. The file is not trusted.
+"""A job file's bytes -> a `Document`: its mapping as typed. The file is not trusted.
 
 Refused, each with its own message: files that are missing, no file, unreadable, empty, above 5 MB
 or not UTF-8; aliases and anchors (a few bytes can stand for gigabytes), tags (which can stand for
@@ -12,39 +12,23 @@ import os
 import re
 import select
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError, close_matches
-from autotune.domain.typed.values import MAPPING, TEXT, shown
+from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pydantic import BaseModel, ValidationError
-
-    from autotune.domain.typed.job import JobFile
-
-File = TypeVar("File", bound="BaseModel")
 _OPEN = re.compile(r"\$\{?\w+\}?|<[^<>\n]+>|[A-Z]+_\w+")  # a name where a value belongs
 MAX_FILE_BYTES = 5_000_000
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20
 SILENT_PIPE_S = 3.0
 SAMPLE = "`autotune init` writes a commented job file; --model NAME --rows N --gpu NAME needs none"
-
-_WORDS = {  # what must hold, by pydantic's kind of error
-    "model_type": "must be a mapping of keys",
-    "model_attributes_type": "must be a mapping of keys",
-    "dict_type": "must be a mapping of keys",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "string_type": "must be text",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-}
 
 KeyPath = tuple[str | int, ...]
 
@@ -279,121 +263,3 @@ class _Level:
             return (*self.path, self.key)
         key, self.key = self.key, None
         return (*self.path, key)
-
-
-def checked(document: Document) -> JobFile:
-    """The document as a job file. Raises one InputError that lists every problem."""
-    from autotune.domain.typed.job import JobFile
-
-    if "model" not in document.values and {"phases", "runs"} & set(document.values):
-        msg = f"{document.name} is a campaign of many runs, and a job file is needed here"
-        raise InputError(msg, f"autotune plan {document.name}")
-    if "stated" not in document.values:
-        return checked_as(document, JobFile)
-    from autotune.claims.table import file_with_statements
-
-    return checked_as(document, file_with_statements())
-
-
-def checked_as(document: Document, schema: type[File]) -> File:
-    """The document as a file of another schema. Raises one InputError that lists every problem."""
-    from pydantic import ValidationError
-
-    try:
-        return schema.model_validate(document.values)
-    except ValidationError as error:
-        raise _input_error(error, document, schema) from None
-    except RecursionError:
-        msg = f"{document.name}: nested more deeply than any job is"
-        raise InputError(msg) from None
-
-
-def _input_error(error: ValidationError, document: Document, root: type[BaseModel]) -> InputError:
-    problems, hints = [], []
-    for item in error.errors(include_input=False, include_url=False):
-        path = tuple(part for part in item["loc"] if part not in {TEXT, MAPPING})
-        text = _problem(item, path, document.values)
-        if item["type"] == "extra_forbidden":
-            known = keys_at(path[:-1], root)
-            near = close_matches(str(path[-1]), known)
-            text += f"; close to it: {', '.join(near)}" if near else ""
-            hints.append(f"keys {_place(path[:-1])}: {', '.join(known)}")
-        line = document.lines.get(path) if path else _line_of_missing(text, document)
-        key = _dotted(path)
-        head = f"line {line}, {key}" if line and key else f"line {line}" if line else key
-        problems.append(f"{head}: {text}" if head else text)
-    hint = "; ".join(dict.fromkeys(hints)) or None
-    shown_problems = problems[:20]
-    if len(problems) > len(shown_problems):
-        shown_problems.append(f"and {len(problems) - len(shown_problems)} more")
-    if len(problems) == 1:
-        return InputError(f"{document.name}: {problems[0]}", hint)
-    listed = "".join(f"\n  {problem}" for problem in shown_problems)
-    return InputError(f"{document.name} has {len(problems)} problems:{listed}", hint)
-
-
-def _line_of_missing(problem: str, document: Document) -> int | None:
-    """The line where a key that is missing would stand: an empty one of its section, or that."""
-    named = re.match(r"(\w+)\.\w+ is missing", problem)
-    if named is None:
-        return None
-    section = document.values.get(named[1])
-    empty = [k for k, v in section.items() if v is None] if isinstance(section, dict) else []
-    paths = [*((named[1], key) for key in empty), (named[1],)]
-    return next((document.lines[path] for path in paths if path in document.lines), None)
-
-
-def _dotted(path: KeyPath) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")[:200]
-
-
-def _place(path: KeyPath) -> str:
-    return f"of {_dotted(path)}" if path else "of a job file"
-
-
-def _problem(item: Mapping[str, Any], path: KeyPath, values: object) -> str:
-    """One problem in words: the value received and what must hold."""
-    if item["type"] == "extra_forbidden":
-        return f"unknown key {shown(str(path[-1]))}"
-    if item["type"] == "missing":
-        return "is missing"
-    message = str(item["msg"])
-    if item["type"] == "value":
-        return message
-    for part in path:
-        try:
-            values = values[part]  # type: ignore[index]  # whatever the file holds; guarded
-        except (TypeError, KeyError, IndexError):
-            return message
-    must = _WORDS.get(item["type"]) or _plain(message)
-    return f"is empty, and {must}" if values is None else f"{shown(values)}: {must}"
-
-
-def _plain(message: str) -> str:
-    """A pydantic message without the names that only Python has."""
-    plain = message.replace("Input should be", "must be")
-    return plain.replace("Value should have", "must have").replace(" after validation", "")
-
-
-def keys_at(path: KeyPath, root: type[BaseModel]) -> list[str]:
-    """The keys that the schema knows at a key path; a list of sections counts as one."""
-    model = root
-    for part in path:
-        if isinstance(part, int):
-            continue
-        info = model.model_fields.get(part)
-        found = _section_in(info.annotation) if info else None
-        if found is None:
-            return []
-        model = found
-    return list(model.model_fields)
-
-
-def _section_in(annotation: object) -> type[BaseModel] | None:
-    from pydantic import BaseModel
-
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inner = (_section_in(argument) for argument in get_args(annotation))
-    return next((section for section in inner if section is not None), None)

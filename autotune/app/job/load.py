@@ -21,6 +21,7 @@ from autotune.app.job.defaults import (
     refuse_packed_pairs,
     training_of,
 )
+from autotune.app.job.evidence import with_evidence, with_past
 from autotune.app.job.feasible_locks import (
     check_batch,
     check_locks,
@@ -28,11 +29,11 @@ from autotune.app.job.feasible_locks import (
     locks_of,
     without_impossible,
 )
-from autotune.app.job.file import Document, checked, read_text
+from autotune.app.job.file import Document, read_text
 from autotune.app.job.method import as_stated, check_variant, fp32_needed, method_of, zero_of
 from autotune.app.job.overrides import Overrides, line_document, overridden
 from autotune.app.job.trainer_file import command_document, read_any
-from autotune.app.job.variants import Variant, chosen, variants_of
+from autotune.app.job.variants import Variant, checked, chosen, variants_of
 from autotune.catalog.files import MACHINES, was_kept
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
@@ -42,11 +43,7 @@ from autotune.domain.objective import PAIRED
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
-from autotune.evidence.learned.store import PLACE as LEARNED
-from autotune.evidence.runs_seen import FOLDER as VERIFIED
-from autotune.evidence.runs_seen import with_verified
 from autotune.frozen import dataclass
-from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +60,6 @@ __all__ = [
     "only_job",
     "resolve",
     "resolve_spec",
-    "with_past",
 ]
 
 
@@ -346,17 +342,4 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     assumed += check_opened(job)
     if not jobfile.evidence and not jobfile.stated:
         return replace(job, assumed=tuple(assumed))
-    from autotune.app.job.evidence import with_evidence
-
     return with_evidence(job, jobfile, assumed)
-
-
-def with_past(job: Job, *, but: str = "") -> Job:
-    """The job with what its verified runs and this user's past ones taught. but: one left out."""
-    if was_kept(VERIFIED):
-        job = with_verified(job, but=but)
-    if not was_kept(LEARNED):
-        return job
-    from autotune.evidence.learned.residuals import with_learned
-
-    return with_learned(job, plain_bill)

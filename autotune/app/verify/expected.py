@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from autotune.app.job.load import with_past
+from autotune.app.job.evidence import with_past
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Smoke, differences, told_to_stop

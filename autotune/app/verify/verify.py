@@ -6,7 +6,7 @@ import math
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from autotune.app.job.load import with_past
+from autotune.app.job.evidence import with_past
 from autotune.app.job.overrides import Overrides
 from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
