@@ -58,9 +58,9 @@ def offline() -> str | None:
     return None
 
 
-def cached_file(name: str, filename: str, *, kind: str = "models") -> Path | None:
+def cached_file(name: str, filename: str) -> Path | None:
     """A file of a repository in the hub's cache: of its main branch, else of the newest."""
-    folder = cached_repository(name, kind=kind)
+    folder = cached_repository(name)
     if folder is None:
         return None
     return next((p for p in (s / filename for s in _snapshots(folder)) if p.is_file()), None)

@@ -63,12 +63,9 @@ def requests_at_depths(
 
 def run_two(
     job: Job, run: Callable[[dict[str, Any]], ProbeRecord],
-    requests: tuple[dict[str, Any], dict[str, Any]], full: ProbeRecord | None = None,
+    requests: tuple[dict[str, Any], dict[str, Any]],
 ) -> ProbeRecord:  # fmt: skip
-    """Both probes and the model that they imply; a failure of either is the result.
-
-    full: a probe of the same at full depth, where there is one, to compare with.
-    """
+    """Both probes and the model that they imply; a failure of either is the result."""
     low = run(requests[0])
     if not low.ok:
         return low
@@ -81,8 +78,7 @@ def run_two(
     if not high.ok:
         return replace(high, wall_s=high.wall_s + low.wall_s + spent_s)
     found = extrapolated(low, high, job.model.num_layers)
-    found = replace(found, wall_s=found.wall_s + spent_s)
-    return found if full is None else compared(found, full)
+    return replace(found, wall_s=found.wall_s + spent_s)
 
 
 def extrapolated(low: ProbeRecord, high: ProbeRecord, depth: int) -> ProbeRecord:
@@ -137,14 +133,6 @@ def _memory(low: dict[str, Any], high: dict[str, Any], line: Line) -> dict[str, 
         names = tuple(f"{kind}_bytes" for kind in KINDS)
         largest = _grown(low, high, names, line)
     return {**high, **largest, "phases": phases}
-
-
-def compared(found: ProbeRecord, full: ProbeRecord) -> ProbeRecord:
-    """An extrapolated record that also says how it compares with a probe at full depth."""
-    if not full.ok or "extrapolated" not in found.result:
-        return found
-    told = {**found.result["extrapolated"], "over_full_depth": agreement(found, full)}
-    return replace(found, result={**found.result, "extrapolated": told})
 
 
 def agreement(extrapolated_record: ProbeRecord, full: ProbeRecord) -> dict[str, float]:

@@ -251,7 +251,6 @@ def quantize_linears(
     model: nn.Module,
     kind: str,
     compute: torch.dtype,
-    skip: tuple[str, ...] = ("lm_head",),
     *,
     nested: bool = True,
 ) -> None:
@@ -266,7 +265,7 @@ def quantize_linears(
         for child_name, child in list(module.named_children()):
             full = f"{name}.{child_name}" if name else child_name
             linear = type(child) is nn.Linear or isinstance(child, Conv1D)
-            if linear and not any(full.endswith(s) for s in skip):
+            if linear and not full.endswith("lm_head"):
                 setattr(module, child_name, QuantizedLinear(child, kind, compute, nested=nested))
 
 

@@ -134,7 +134,7 @@ def test_a_folder_is_locked_from_before_its_first_file_to_after_its_last(
     job: Job, root: Path
 ) -> None:
     options = Options(**LITTLE)
-    asked = asked_of(price(job, options, lambda _: None), options)
+    asked = asked_of(price(job, options.space, lambda _: None), options)
     folder = root / "run"
     with working_in(asked, folder, resume=False):
         assert is_held(folder / LOCK_FILE)
@@ -150,7 +150,7 @@ def test_a_folder_is_locked_from_before_its_first_file_to_after_its_last(
 
 def test_whoever_is_refused_discards_only_a_folder_of_its_own(job: Job, root: Path) -> None:
     options = Options(**LITTLE)
-    asked = asked_of(price(job, options, lambda _: None), options)
+    asked = asked_of(price(job, options.space, lambda _: None), options)
 
     def refused(folder: Path) -> None:
         with pytest.raises(InputError, match="no folder"), working_in(asked, folder, resume=False):

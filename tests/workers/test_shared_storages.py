@@ -13,7 +13,7 @@ import optuna
 import pytest
 
 from autotune.app.probing.tune import _resumed
-from autotune.app.tune.priced import Options
+from autotune.app.tune.tune import Options
 from autotune.app.workers.lead import joined_by
 from autotune.catalog.files import SCRATCH
 from autotune.domain.answer.recommendation import Asked

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.app.tune.priced import Options as TuneOptions
 from autotune.app.tune.priced import price
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.levers import opened_bills
@@ -65,10 +64,9 @@ def bills_of(
     """The bills. Each distinct job is priced once, over all offers together."""
     best: list[list[_Best]] = []
     warnings: dict[str, None] = {}
-    options = TuneOptions(space=space, fidelity=fidelity)
     for number, job in enumerate(campaign.jobs):
         progress(f"pricing job {number + 1} of {len(campaign.jobs)}: {job.name}")
-        priced = price(job, options, lambda _: None)
+        priced = price(job, space, lambda _: None)
         warnings |= dict.fromkeys(priced.warnings)
         row = []
         question = priced.job, priced.space

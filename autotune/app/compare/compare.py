@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.app.compare.spot import spot_terms
-from autotune.app.tune.priced import Options as TuneOptions
 from autotune.app.tune.priced import check_choices, price
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.levers import opened_bills
@@ -94,9 +93,8 @@ def _compare_one(
     variant: str, job: Job, options: CompareOptions, progress: Callable[[str], None]
 ) -> tuple[Comparison, Priced]:
     """The offers, and one device of each kind beside them: does sharding win anything?"""
-    tune_options = TuneOptions(space=options.space, fidelity=options.fidelity)
     wide = replace(job, offers=(*job.offers, *_alone(job)))
-    priced = price(wide, tune_options, progress)
+    priced = price(wide, options.space, progress)
     warnings = [*priced.warnings, *_unlike_hosts(job)]
     one_device: dict[Machine, OneDevice] = {}
     rows: list[Compared] = []

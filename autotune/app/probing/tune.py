@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
     from autotune.app.probing.measured_bill import MeasuredRow
     from autotune.app.probing.study import Probed
-    from autotune.app.tune.priced import Options, Priced
+    from autotune.app.tune.priced import Priced
+    from autotune.app.tune.tune import Options
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
     from autotune.domain.device import Offer
@@ -84,7 +85,8 @@ def tune_by_probes(
         local, offer = local_for(job, probing.on, together=bool(probing.rendezvous))
     if probing.rendezvous:
         probing = replace(probing, meeting=Meeting.of(probing.rendezvous, offer))
-    priced = price(job, options, progress)
+    present = dict(options.present)
+    priced = price(job, options.space, progress, present=present, measured=True)
     check_arguments(priced.space.extra)
     exact = offer in job.offers
     probed_job = job if exact else replace(job, offers=(offer,))

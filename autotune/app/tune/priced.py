@@ -1,11 +1,10 @@
-"""The question of `tune` as it is asked and priced: options, candidates, their bill, its notes.
+"""The question of `tune` as it is priced: candidates, their bill, its notes; and whose run it is.
 
 Not here: which candidate is best and what is told of it (`answer`), and the run itself (`tune`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,23 +15,20 @@ from autotune.catalog.prices.prices import refused_prices
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import unknown
-from autotune.domain.paths import whole
 from autotune.domain.units import format_count, format_usd
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.tune.tune import Options
     from autotune.cost.bill import Bill
-    from autotune.domain.answer.recommendation import Asked
     from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
-    from autotune.search.selection import Objective
     from autotune.space.enumerate import Enumeration
 
 OLDEST = 3  # prices that are named, of many
@@ -54,28 +50,6 @@ def check_choices(**chosen: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How to tune: what is minimised, who proposes, where the run is kept."""
-
-    space: str | None = None
-    objective: Objective = "cost"
-    sampler: str = "calibrated"
-    trials: int = 100
-    seed: int = 0
-    run_dir: Path | None = None
-    resume: bool = False
-    storage: str | None = None
-    exports: tuple[str, ...] = ()
-    fidelity: str = "auto"
-    trust_remote_code: bool = False
-    score: str = "model"
-    dry_run: bool = False
-    probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
-    present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
-    asked: Asked | None = None  # the command line, to name what to type next
-
-
-@dataclass(frozen=True, slots=True)
 class Priced:
     """Everything the answer is made of, before it is made."""
 
@@ -88,28 +62,25 @@ class Priced:
     asked: Job  # the job before anything was opened because nothing fitted
 
 
-def placed(options: Options) -> Options:
-    """The options with whole paths: what is recorded is read again from other folders."""
-    from autotune.search.study.storage import whole_url
-    from autotune.space.file import whole_name
-
-    return replace(
-        options,
-        run_dir=None if options.run_dir is None else whole(options.run_dir),
-        space=None if options.space is None else whole_name(options.space),
-        storage=None if options.storage is None else whole_url(options.storage),
-    )
-
-
-def price(job: Job, options: Options, progress: Callable[[str], None]) -> Priced:
+def price(
+    job: Job,
+    space_name: str | None,
+    progress: Callable[[str], None],
+    *,
+    present: Mapping[str, KnobValue] | None = None,
+    measured: bool = False,
+) -> Priced:
     """Every candidate of a job under what its evidence teaches.
 
     Where nothing fits, a closed knob that only costs time is opened.
+
+    space_name: shipped, or a file; None: the default. present: levels of own knobs, where they are
+    not the first. measured: probes try what the cost model cannot tell apart.
     """
     from autotune.space.enumerate import enumerate_candidates
     from autotune.space.file import load_space, with_present
 
-    space = with_present(load_space(options.space), dict(options.present))
+    space = with_present(load_space(space_name), present or {})
     found = enumerate_candidates(job, space)
     progress(f"pricing {format_count(len(found.candidates))} candidates")
     pricing = Pricing.learned(job)
@@ -127,30 +98,24 @@ def price(job: Job, options: Options, progress: Callable[[str], None]) -> Priced
         *price_notes(job),
         *unquantised_note(job),
         *variant_note(job),
-        *_notes(job, options, space, found),
     ]
-    return Priced(job, space, found, bill, calibration, tuple(notes), asked)
-
-
-def _notes(job: Job, options: Options, space: SearchSpace, found: Enumeration) -> list[str]:
-    notes = []
-    if options.space is not None:
+    if space_name is not None:
         notes += [
             f"{name} {', '.join(map(str, values))} is in the space, but needs --allow {name}"
             for name, values in found.opt_in_ignored.items()
         ]
-    if space.extra and options.score != "probe":
+    if space.extra and not measured:
         levels = ((name, str(values[0])) for name, values in space.extra.items())
-        present = ", ".join(f"{name} {level}" for name, level in levels)
+        shown = ", ".join(f"{name} {level}" for name, level in levels)
         notes.append(
             "extra knobs are unknown to the cost model, which prices their levels alike: each "
-            f"stays as it is today ({present}); --score probe measures the others"
+            f"stays as it is today ({shown}); --score probe measures the others"
         )
     if not job.lengths.known:
         notes.append(
             "no row lengths are known: every row is counted at max_length, an upper bound for time"
         )
-    return notes
+    return Priced(job, space, found, bill, calibration, tuple(notes), asked)
 
 
 def asked_of(priced: Priced, options: Options, *how: str) -> runs.Identity:

@@ -6,15 +6,18 @@ job + offers + space -> candidates -> bill -> study -> recommendation -> run fol
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.runs.export import check_exports
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
-from autotune.app.tune.priced import Options, asked_of, check_choices, placed, price, run_dir_of
+from autotune.app.tune.priced import asked_of, check_choices, price, run_dir_of
 from autotune.app.tune.tracing import choose_traced
 from autotune.cost.columns import reusing_tables
+from autotune.domain.paths import whole
+from autotune.frozen import dataclass
 from autotune.search import selection
 from autotune.search.study.samplers import CALIBRATED, check_sampler
 
@@ -22,13 +25,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from autotune.app.probing.plan import ProbeOptions
     from autotune.app.tune.priced import Priced
-    from autotune.domain.answer.recommendation import Recommendation
+    from autotune.domain.answer.recommendation import Asked, Recommendation
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
-    from autotune.search.selection import Selection
+    from autotune.search.selection import Objective, Selection
     from autotune.search.study.study import Exploration
 
 __all__ = ["Options", "tune"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to tune: what is minimised, who proposes, where the run is kept."""
+
+    space: str | None = None
+    objective: Objective = "cost"
+    sampler: str = "calibrated"
+    trials: int = 100
+    seed: int = 0
+    run_dir: Path | None = None
+    resume: bool = False
+    storage: str | None = None
+    exports: tuple[str, ...] = ()
+    fidelity: str = "auto"
+    trust_remote_code: bool = False
+    score: str = "model"
+    dry_run: bool = False
+    probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
+    present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
+    asked: Asked | None = None  # the command line, to name what to type next
 
 
 @reusing_tables()
@@ -40,7 +67,7 @@ def tune(
     Raises InputError for bad input; an answer without `best` is no error.
     """
     begun = time.perf_counter()
-    options = placed(options or Options())
+    options = _placed(options or Options())
     check_choices(objective=options.objective, fidelity=options.fidelity, score=options.score)
     if options.sampler != CALIBRATED:
         check_sampler(options.sampler)
@@ -50,7 +77,7 @@ def tune(
         from autotune.app.probing.tune import tune_by_probes
 
         return tune_by_probes(job, options, progress, begun)
-    priced = price(job, options, progress)
+    priced = price(job, options.space, progress, present=dict(options.present))
     if options.dry_run:
         return _tuned(priced, options, None, progress, begun)
     asked = asked_of(priced, options)
@@ -58,6 +85,19 @@ def tune(
         answer = _tuned(priced, options, run_dir, progress, begun)
         persist(answer, run_dir)
     return answer
+
+
+def _placed(options: Options) -> Options:
+    """The options with whole paths: what is recorded is read again from other folders."""
+    from autotune.search.study.storage import whole_url
+    from autotune.space.file import whole_name
+
+    return replace(
+        options,
+        run_dir=None if options.run_dir is None else whole(options.run_dir),
+        space=None if options.space is None else whole_name(options.space),
+        storage=None if options.storage is None else whole_url(options.storage),
+    )
 
 
 def _tuned(

@@ -92,9 +92,7 @@ def _known(cached: Cached) -> tuple[Price, ...]:
     return flag_outliers([*shipped, *cached.prices])
 
 
-def price_for(
-    device_name: str, count: int = 1, *, spot: bool = False, max_usd_per_hour: float | None = None
-) -> Price | None:
+def price_for(device_name: str, count: int = 1, *, spot: bool = False) -> Price | None:
     """The price of a machine with `count` devices, where nobody stated one; None if unknown.
 
     `source` begins with provider and instance, and for spot `usd_per_hour` is the spot price. The
@@ -114,8 +112,6 @@ def price_for(
     if spot:
         ondemand = price_for(device_name, count)
         usable = [p for p in usable if ondemand is None or p.usd_per_hour < ondemand.usd_per_hour]
-    if max_usd_per_hour is not None:
-        usable = [price for price in usable if price.usd_per_hour <= max_usd_per_hour]
     own = [price for price in usable if price.own]
     if own:
         return _cheapest([price for price in own if not price.scaled_from] or own)

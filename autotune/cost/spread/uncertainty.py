@@ -150,12 +150,12 @@ def compile_is_known(job: Job, columns: Columns) -> BoolArray:
     return as_today
 
 
-def unseen_device(columns: Columns, model: Fitted | None = None) -> FloatArray:
+def unseen_device(columns: Columns) -> FloatArray:
     """[rows] step at the slow end of a device that no measured step speaks of, over the step.
 
     1 where one does.
     """
-    model = model or fitted()
+    model = fitted()
     devices, index = distinct_devices(columns)
     unseen = [
         0.0 if model.offset("device", device.name) else sd_of_device(device, model)

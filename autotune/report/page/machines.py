@@ -239,6 +239,7 @@ def _swatch(shape: Markup) -> Markup:
 
 
 SHOWN = 4
+MISFITS = 4  # that are named
 LETTERS = "ABCD"
 TITLES = ("machine", "duration", "cost", "peak memory")
 ALL_TITLES = ("machine", "configuration", "duration", "cost", "price/h", "memory", "fits",
@@ -352,7 +353,7 @@ def _line(point: Point, limits: LimitsPayload) -> Markup:
     return tag("tr", heading, words, time_s, usd, price, memory, chance, bound, class_=kind)
 
 
-def misfits_words(payload: RecommendationPayload, most: int = 4) -> Markup:
+def misfits_words(payload: RecommendationPayload) -> Markup:
     """On how many machines it does not fit, and the names of some."""
     found = machines(payload)
     fitting = {offer_name(row) for row in found}
@@ -360,6 +361,6 @@ def misfits_words(payload: RecommendationPayload, most: int = 4) -> Markup:
     names = [name for name in every if name not in fitting]
     if not names:
         return Markup()
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    words = f"It fits on {len(found)} machines, and not on {', '.join(names[:most])}{more}."
+    more = f" and {len(names) - MISFITS} more" if len(names) > MISFITS else ""
+    words = f"It fits on {len(found)} machines, and not on {', '.join(names[:MISFITS])}{more}."
     return tag("p", words, class_="quiet")

@@ -294,10 +294,10 @@ def grounds_section(
     return Section("", (Paragraph(told),) if told else ())
 
 
-def next_section(steps: Sequence[NextStep], title: str = "Next") -> Section:
+def next_section(steps: Sequence[NextStep]) -> Section:
     """Commands with what they do."""
     commands = tuple((step.command, step.what) for step in steps)
-    return Section(title, (Commands(commands),) if commands else ())
+    return Section("Next", (Commands(commands),) if commands else ())
 
 
 def closing_section(payload: Mapping[str, Any], where: str = VERBOSE) -> Section:
