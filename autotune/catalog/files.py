@@ -307,15 +307,21 @@ def machines_dir() -> Path:
     return home_dir() / MACHINES
 
 
-def was_kept(place: str) -> bool:
-    """Whether anything was ever kept there under the home: most answers are made without."""
-    try:
-        (home_dir() / place).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
+def was_kept(*places: str) -> bool:
+    """Whether anything was ever kept in one of them under the home: most answers are made without.
+
+    True where that cannot be told.
+    """
+    home = home_dir()
+    for place in places:
+        try:
+            (home / place).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return True
         return True
-    return True
+    return False
 
 
 def home_dir() -> Path:

@@ -35,7 +35,6 @@ from autotune.domain.typed.machine import machine_entry
 from autotune.domain.typed.values import parse_step_time
 from autotune.domain.units import parse_bytes, parse_seconds
 from autotune.evidence.learned.store import PLACE as LEARNED
-from autotune.evidence.runs_seen import FOLDER as VERIFIED
 from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import plain_bill
 
@@ -73,8 +72,7 @@ def with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
 
 def with_past(job: Job, *, but: str = "") -> Job:
     """The job with what its verified runs and this user's past ones taught. but: one left out."""
-    if was_kept(VERIFIED):
-        job = with_verified(job, but=but)
+    job = with_verified(job, but=but)
     if not was_kept(LEARNED):
         return job
     from autotune.evidence.learned.residuals import with_learned

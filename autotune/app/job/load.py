@@ -21,7 +21,6 @@ from autotune.app.job.defaults import (
     refuse_packed_pairs,
     training_of,
 )
-from autotune.app.job.evidence import with_evidence, with_past
 from autotune.app.job.feasible_locks import (
     check_batch,
     check_locks,
@@ -43,6 +42,8 @@ from autotune.domain.objective import PAIRED
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
+from autotune.evidence.learned.store import PLACE as LEARNED
+from autotune.evidence.runs_seen import FOLDER as VERIFIED
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -222,6 +223,10 @@ def _job(
     if variant.dropped_evidence:
         why = "it speaks of another method than this variant's"
         job = replace(job, assumed=(*job.assumed, Assumption("evidence", "left out", why)))
+    if not was_kept(VERIFIED, LEARNED):
+        return job
+    from autotune.app.job.evidence import with_past
+
     return with_past(job)
 
 
@@ -342,4 +347,6 @@ def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
     assumed += check_opened(job)
     if not jobfile.evidence and not jobfile.stated:
         return replace(job, assumed=tuple(assumed))
+    from autotune.app.job.evidence import with_evidence
+
     return with_evidence(job, jobfile, assumed)
