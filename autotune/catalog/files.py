@@ -171,6 +171,19 @@ def readable_entries(text: bytes | str, name: str, read: Callable[[Any], T]) -> 
     return Entries(tuple(found), about, ", ".join(filter(None, (broken, lost))))
 
 
+def kept_entries(
+    path: Path, most_bytes: int, name: str, read: Callable[[Any], T]
+) -> Entries[T]:  # fmt: skip
+    """`readable_entries` of a file: none where there is no file, damage where it cannot be read."""
+    try:
+        text = read_regular(path, most_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        return Entries()
+    except (OSError, ValueError) as error:
+        return Entries(damage=str(error))
+    return readable_entries(text, name, read)
+
+
 def _entries_before_the_break(text: bytes | str, name: str) -> list[Any]:
     """The whole entries of a list whose end is missing."""
     words = text.decode(errors="replace") if isinstance(text, bytes) else text

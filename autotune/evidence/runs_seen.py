@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from autotune.catalog.files import (
     home_dir,
+    kept_entries,
     merging,
-    read_regular,
-    readable_entries,
     set_aside,
     write_whole,
 )
@@ -73,7 +72,7 @@ def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> 
     """
     path = store_of(job)
     with merging(path):
-        ((runs, damage),) = _read(path)
+        runs, damage = _read(path)
         note = set_aside(path, damage, len(runs)) if damage else ""
         runs.pop(training, None)
         runs[training] = observations
@@ -93,8 +92,8 @@ def with_verified(job: Job, *, but: str = "") -> Job:
     but: a training that is left out.
     """
     path, *places = _stores(job)
-    (runs, damage), *before = _read(path, *places)
-    earlier = [(at, found) for at, (found, _) in zip(places, before, strict=True)]
+    runs, damage = _read(path)
+    earlier = [(at, _read(at)[0]) for at in places]
     if damage:
         note = Assumption("evidence", "verified runs left out", f"{path} is damaged: {damage}")
         job = replace(job, assumed=(*job.assumed, note))
@@ -133,19 +132,10 @@ def without_verified(job: Job) -> Job:
     return replace(job, evidence=tuple(o for o in job.evidence if VERIFIED not in o.facts))
 
 
-def _read(*paths: Path) -> list[tuple[dict[str, tuple[Observation, ...]], str]]:
-    """Of each file: observations by training, the oldest first, and what is damaged, in words."""
-    read: list[tuple[dict[str, tuple[Observation, ...]], str]] = []
-    for path in paths:
-        try:
-            entries = readable_entries(read_regular(path, MAX_BYTES), "runs", _training)
-        except (FileNotFoundError, NotADirectoryError):
-            read.append(({}, ""))
-        except (OSError, ValueError) as error:
-            read.append(({}, str(error)))
-        else:
-            read.append((dict(entries.found), entries.damage))
-    return read
+def _read(path: Path) -> tuple[dict[str, tuple[Observation, ...]], str]:
+    """Observations by training, the oldest first, and what is damaged, in words."""
+    entries = kept_entries(path, MAX_BYTES, "runs", _training)
+    return dict(entries.found), entries.damage
 
 
 def _training(run: Any) -> tuple[str, tuple[Observation, ...]]:  # noqa: ANN401 - parsed JSON

@@ -21,7 +21,7 @@ from autotune.domain.config import Config
 from autotune.domain.machine import Fact, MachineFacts
 from autotune.domain.observation import MachineEffect
 from autotune.domain.outcome import Z90
-from autotune.evidence.learned import applied
+from autotune.evidence.learned import residuals as past
 from autotune.pricing import Pricing
 from autotune.probe.device import cpu
 from autotune.probe.machine import measure as measuring
@@ -142,13 +142,13 @@ def test_past_runs_of_the_machine_and_its_rates_are_not_counted_twice(
         return (MachineEffect("cpu", 1, "compute", 2.0, 0.5, 1, here=True),)
 
     bare = tiny()
-    monkeypatch.setattr(applied, "known_runs", kept)
-    monkeypatch.setattr(applied, "residuals", lambda *_: [])
-    monkeypatch.setattr(applied, "effects_on", half_as_fast)
-    of_runs = learned_step(applied.with_learned(bare, None))
+    monkeypatch.setattr(past, "known_runs", kept)
+    monkeypatch.setattr(past, "residuals", lambda *_: [])
+    monkeypatch.setattr(past, "effects_on", half_as_fast)
+    of_runs = learned_step(past.with_learned(bare, None))
     remember(cpu(), of_the_processor())
     assert of_runs != learned_step(bare)
-    both = applied.with_learned(load_job(ROOT / "jobs" / "tiny_cpu.yaml"), None)
+    both = past.with_learned(load_job(ROOT / "jobs" / "tiny_cpu.yaml"), None)
     assert both.offers[0].device.rates is None
     assert learned_step(both) == pytest.approx(of_runs)
     assert any(item.key.endswith(".rates") for item in both.assumed)

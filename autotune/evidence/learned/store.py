@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.files import (
     home_dir,
+    kept_entries,
     merging,
-    read_regular,
-    readable_entries,
     set_aside,
     write_whole,
 )
@@ -45,15 +44,9 @@ def store_path() -> Path:
 
 def known_runs() -> Known:
     """What is kept."""
-    path = store_path()
-    try:
-        from autotune.evidence.learned.run import from_json
+    from autotune.evidence.learned.run import from_json
 
-        entries = readable_entries(read_regular(path, MAX_BYTES), "runs", from_json)
-    except (FileNotFoundError, NotADirectoryError):
-        return Known()
-    except (OSError, ValueError) as error:
-        return Known(damage=str(error))
+    entries = kept_entries(store_path(), MAX_BYTES, "runs", from_json)
     return Known(entries.found, entries.damage)
 
 

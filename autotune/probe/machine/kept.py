@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.devices import local_host
 from autotune.catalog.files import (
+    kept_entries,
     machines_dir,
     merging,
-    read_regular,
-    readable_entries,
     set_aside,
     write_whole,
 )
@@ -81,12 +80,9 @@ def merged_facts(before: Iterable[Fact], now: Iterable[Fact]) -> tuple[Fact, ...
 
 def read(path: Path) -> tuple[MachineFacts | None, str]:
     """What a file holds, and what of it is damaged, in words; (None, "") where there is none."""
-    try:
-        entries = readable_entries(read_regular(path, MAX_BYTES), "facts", fact_of)
-    except (FileNotFoundError, NotADirectoryError):
-        return None, ""
-    except (OSError, ValueError) as error:
-        return None, str(error)
+    entries = kept_entries(path, MAX_BYTES, "facts", fact_of)
+    if not entries.about and not entries.found:
+        return None, entries.damage
     facts = merged_facts((), entries.found)
     try:
         return MachineFacts(facts, *_circumstances(entries.about)), entries.damage
