@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers import words
 from autotune.trainers.contract import Export, Trainer
@@ -148,7 +149,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_method(keys, parsed)
     _read_data(keys, parsed)
     read_precision(keys, parsed)
-    if parsed.values["method"]["kind"] == "lora" and keys.switch("pure_bf16"):
+    if keys.switch("pure_bf16") and parsed.values.get("method", {}).get("kind") == "lora":
         parsed.knobs["adapter_dtype"] = "bf16"  # it leaves fp32 copies out: model/adapter.py
     _read_attention(keys, parsed)
     read_shared(keys, parsed)
@@ -161,8 +162,23 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     return parsed
 
 
+KIND = "finetuning_type"
+# Ways to train that are priced as another, which --method says: what they do, and how far the run
+# may lie from it. Assumptions: freezing takes at most what full fine-tuning does, OFT what LoRA does.
+UNPRICED: Mapping[str, tuple[str, float, float]] = {
+    "freeze": (
+        "trains whole layers alone, the last two unless stated: --method full is an upper bound",
+        0.35, 0.40,
+    ),
+    "oft": (
+        "trains a rotation of every matrix: about what --method lora takes, and somewhat slower",
+        0.30, 0.20,
+    ),
+}  # fmt: skip
+
+
 def _read_method(keys: Keys, parsed: Parsed) -> None:
-    kind = keys.word("finetuning_type") or "lora"
+    kind = keys.word(KIND) or "lora"
     base = read_base(keys)
     rank, alpha = keys.whole("lora_rank", low=1), keys.number("lora_alpha")
     dropout, targets = keys.number("lora_dropout"), keys.words("lora_target")
@@ -171,9 +187,16 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     if kind == "full":
         parsed.part("method", kind="full", base=base)
         return
+    if kind in UNPRICED:
+        for name in ("freeze_trainable_layers", "freeze_trainable_modules"):
+            keys.get(name)
+        trains, *how_far = UNPRICED[kind]
+        parsed.part("method", base=base)
+        parsed.uncounted.append(Uncounted(KIND, kind, trains, *how_far))
+        return
     if kind != "lora":
         msg = f"{keys.name}: finetuning_type is {shown(kind)}; lora and full can be priced"
-        raise InputError(msg, "finetuning_type: lora is nearest to freeze and oft in what it needs")
+        raise InputError(msg, f"read are lora, full, {' and '.join(UNPRICED)}")
     if rank is None:
         parsed.note("method.rank", _RANK, "lora_rank is not in the file; LLaMA-Factory's default")
     rank = rank or _RANK

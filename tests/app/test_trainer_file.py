@@ -385,3 +385,27 @@ def test_gradients_reduced_after_every_micro_step_are_read(
     text = (OWN / "axolotl.yml").read_text(encoding="utf-8") + json.dumps(kwargs)[1:-1] + "\n"
     own = written(tmp_path, "axolotl.yml", text)
     assert load(own).software.syncs_each_batch is (stated is True)
+
+
+@pytest.mark.parametrize("kind", ["freeze", "oft"])
+def test_ways_to_train_that_are_priced_as_another_ask_which(tmp_path: Path, kind: str) -> None:
+    text = f"model_name_or_path: Qwen/Qwen2.5-0.5B\nstage: sft\nfinetuning_type: {kind}\n"
+    path = written(tmp_path, "factory.yaml", f"{text}cutoff_len: 512\nbf16: true\n")
+    with pytest.raises(InputError, match=f"finetuning_type {kind} is counted as") as refused:
+        load(path)
+    assert "--method lora|qlora|full" in str(refused.value.hint)
+    for method in ("lora", "full"):
+        job = load(path, data__rows=1000, method__kind=method)
+        assert job.method.kind == method
+        assert job.origin is not None
+        (told,) = job.origin.uncounted
+        assert (told.key, told.value) == ("finetuning_type", kind)
+        assert min(told.time_sd, told.memory_sd) > 0.1
+    odd = written(tmp_path, "odd.yaml", text.replace(kind, "magic"))
+    assert "lora, full, freeze and oft" in refused_by(odd)
+
+
+def refused_by(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load(path)
+    return f"{caught.value.message} {caught.value.hint}"

@@ -24,6 +24,7 @@ from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
+from autotune.trainers.llamafactory import KIND
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
@@ -58,7 +59,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     add_stated(values, overrides, name)
     _name_rows(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
-    _ask_for(values, overrides, origin)
+    _ask_for(parsed, overrides, origin)
     _name_base(parsed, overrides, name)
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
@@ -180,9 +181,9 @@ def _found(name: str) -> PublishedDataset:
     return found
 
 
-def _ask_for(values: dict[str, Any], overrides: Overrides, origin: Origin) -> None:
+def _ask_for(parsed: Parsed, overrides: Overrides, origin: Origin) -> None:
     """Raise one InputError that names the flag of everything that is missing."""
-    given = overrides.set_values
+    values, given = parsed.values, overrides.set_values
     data, train = values.get("data", {}), values.get("train", {})
     missing = []
     if "model" not in values and "model" not in given:
@@ -197,6 +198,9 @@ def _ask_for(values: dict[str, Any], overrides: Overrides, origin: Origin) -> No
     if missing:
         what = {"model": "the model", "method.kind": "how it is trained", "data.rows": "how many "
                 "rows there are", "hardware": "on which device it is to run"}  # fmt: skip
+        for each in parsed.uncounted:  # the file says how, and that is priced as another way
+            if each.key == KIND and "method.kind" in missing:
+                what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
         msg = f"{origin.path or COMMAND} does not say {', '.join(what[key] for key in missing)}"
         flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
         raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
