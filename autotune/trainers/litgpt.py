@@ -119,6 +119,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_method(keys, parsed)
     _read_strategy(parsed)
     parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
+    _read_evaluation(keys, parsed)
     steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
     steps = steps or _steps_of_tokens(keys, parsed)
     if steps is None and epochs is None:
@@ -141,6 +142,26 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.note("precision", precision, "no such precision here; the device's own is counted")
     leave_rest(keys, parsed)
     return parsed
+
+
+def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
+    """Evaluations of rows that are held out, of so many batches of the micro-batch each.
+
+    Not counted: the whole of those rows once more at the end, and the example that it generates.
+    Source: litgpt 0.5.13 finetune/lora.py, `validate`; data/json_data.py, val_split_fraction.
+    """
+    share = keys.number("data.init_args.val_split_fraction", "data.val_split_fraction")
+    every, batches = keys.whole("eval.interval", low=1), keys.whole("eval.max_iters", low=1)
+    if not share:
+        return
+    schema = schema_of("litgpt")
+    micro = int(parsed.knobs["micro_batch_size"])
+    parsed.part("data", held_out=share)
+    parsed.part(
+        "evaluation", batch_size=micro, every_steps=every or int(schema.default("eval.interval"))
+    )
+    batches = batches or int(schema.default("eval.max_iters"))
+    parsed.evaluated_rows = batches * micro * (parsed.devices or 1)
 
 
 def _named(keys: Keys) -> str | None:

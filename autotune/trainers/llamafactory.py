@@ -164,7 +164,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
 
 KIND = "finetuning_type"
 # Ways to train that are priced as another, which --method says: what they do, and how far the run
-# may lie from it. Assumptions: freezing takes at most what full fine-tuning does, OFT what LoRA does.
+# may lie from it. Assumptions: freezing takes at most what full fine-tuning does, OFT what LoRA
+# does.
 UNPRICED: Mapping[str, tuple[str, float, float]] = {
     "freeze": (
         "trains whole layers alone, the last two unless stated: --method full is an upper bound",

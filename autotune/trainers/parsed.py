@@ -44,6 +44,7 @@ class Parsed:
     global_batch: int | None = None  # where the format states the total itself
     saves_per_epoch: float | None = None
     evaluations_per_epoch: float | None = None
+    evaluated_rows: int | None = None  # at most, of those that are held out
     loss: str = ""  # what it materialises, where the file states another than the trainer's own
     datasets: tuple[str, ...] = ()  # that the file names, by hub id or the trainer's own name
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model

@@ -205,3 +205,30 @@ def test_an_evaluation_before_the_first_step_is_one_more(
         assert each.today is not None
         written = str(export("hf", each, each.offers[0], each.today))
         assert ("eval_on_start" in written) == (each is job)
+
+
+LITGPT = """checkpoint_dir: checkpoints/EleutherAI/pythia-160m
+precision: bf16-true
+lora_r: 8
+data: {class_path: litgpt.data.JSON, init_args: {json_path: own.json, val_split_fraction: 0.2}}
+train: {micro_batch_size: 2, global_batch_size: 8, max_seq_length: 512, epochs: 1}
+"""
+
+
+@pytest.mark.parametrize(("text", "rows"), [
+    ("eval: {interval: 25, max_iters: 10}\n", 20), ("eval: {interval: 25}\n", 200),
+    ("eval: {interval: 25, max_iters: 1000}\n", 200),
+])  # fmt: skip
+def test_litgpt_evaluates_so_many_batches_of_what_it_holds_out(
+    tmp_path: Path, text: str, rows: int
+) -> None:
+    """A hundred batches of 2 unless stated, and never more rows than are held out of 1,000."""
+    path = tmp_path / "litgpt.yaml"
+    path.write_text(LITGPT + text, encoding="utf-8")
+    job = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
+    assert (job.rows, job.steps) == (800, 100)
+    assert job.evaluation is not None
+    assert (job.evaluation.rows, job.evaluation.every_steps) == (rows, 25)
+    path.write_text(LITGPT.replace("0.2", "0.0") + text, encoding="utf-8")
+    plain = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
+    assert (plain.rows, plain.evaluation) == (1000, None)

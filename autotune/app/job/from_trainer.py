@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.beside import near_file
 from autotune.app.job.file import Document
-from autotune.app.job.overrides import add_stated, trained_rows
+from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import SWITCHES
 from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.errors import InputError
+from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.trainers.llamafactory import KIND
@@ -273,6 +274,10 @@ def _name_base(parsed: Parsed, overrides: Overrides, name: str) -> None:
 def _complete_evaluation(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """An evaluation reads what the file holds out; without it, and without rows, it is left out."""
     found, held_out = values.get("evaluation"), values.get("data", {}).get("held_out")
+    if found is not None and held_out and parsed.evaluated_rows:
+        every = stated_rows(values, overrides)
+        if parsed.evaluated_rows < held_out_of(held_out, every):
+            found.setdefault("rows", parsed.evaluated_rows)
     if found is None or "rows" in found or held_out or "evaluation.rows" in overrides.set_values:
         return
     del values["evaluation"]

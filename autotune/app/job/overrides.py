@@ -305,6 +305,12 @@ def trained_rows(values: Mapping[str, Any], overrides: Overrides) -> int:
 
     Raises InputError where the data cannot be read.
     """
+    rows = stated_rows(values, overrides)
+    return max(rows - held_out_of(values.get("data", {}).get("held_out", 0.0), rows), 0)
+
+
+def stated_rows(values: Mapping[str, Any], overrides: Overrides) -> int:
+    """All rows that are stated or lie in the data. Raises as `trained_rows` does."""
     data, given = values.get("data", {}), overrides.set_values
     rows = whole_or_zero(given.get("data.rows", data.get("rows")), scaled=True)
     named = given.get("data.dataset", data.get("dataset"))
@@ -312,7 +318,7 @@ def trained_rows(values: Mapping[str, Any], overrides: Overrides) -> int:
         from autotune.app.dataset.count import rows_of
 
         rows = rows_of(whole(named))
-    return max(rows - held_out_of(data.get("held_out", 0.0), rows), 0)
+    return rows
 
 
 def flag_of(key: str) -> str:

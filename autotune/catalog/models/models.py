@@ -118,7 +118,7 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
             return replace(outcome, plain_name=derived.plain) if derived else outcome
         reason = f"{outcome}; a fine-tune has the shape of its base: name that one"
     _refuse_undescribed(wanted)
-    if "/" in wanted:  # a folder that a job file names from where it lies
+    if "/" in wanted and not close_matches(wanted, _names()):  # a folder that a job file names
         reason = f"no folder {path}; {reason}"
     raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
 
