@@ -36,3 +36,11 @@ def test_forty_columns_are_respected(tmp_path: Path, words: str) -> None:
 def test_a_message_stays_one_line_where_the_terminal_is_no_narrow_one(tmp_path: Path) -> None:
     done = typed("estimate", "jobs/h100_38h.yaml", "--set", "foo=1", home=tmp_path, COLUMNS="80")
     assert len(done.stderr.splitlines()) == 2
+
+
+def test_names_are_not_cut_into_syllables_beside_numbers(tmp_path: Path) -> None:
+    words = ("tune", "jobs/h100_38h.yaml", "--dry-run", "--fidelity", "formula")
+    shown = typed(*words, home=tmp_path, COLUMNS=str(WIDTH)).stdout
+    assert re.search(
+        r"^  gradient_checkpointing on\n    [\d.]+ h +\$[\d.]+ .*GiB$", shown, re.MULTILINE
+    )

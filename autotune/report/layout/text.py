@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -182,6 +183,9 @@ def _grid_lines(
         for i, column in enumerate(zip(*(cells for _, cells in rows), strict=True))
     ]
     _narrow(widths, set(range(len(widths))) - whole, width - GAP * last)
+    if whole and 0 not in whole and widths[0] < min(NARROW_COLUMN, needed[0]):
+        yield from _stacked_lines(block, rows, sorted(whole), needed, width)
+        return
     for style, cells in rows:
         columns = [
             [_aligned(line, own, style, right=index in block.right) for line in wrapped(cell, own)]
@@ -196,6 +200,24 @@ def _grid_lines(
             between: Line = [(" " * GAP, "")]
             line = [part for own in parts for part in (*between, *own)][len(between) :]
             yield _cut(line, width)
+
+
+def _stacked_lines(
+    block: Table, rows: Sequence[tuple[str, tuple[str, ...]]], whole: Sequence[int],
+    needed: Sequence[int], width: int,
+) -> Iterator[Line]:  # fmt: skip
+    """Rows whose words have no room beside the cells in one piece: they stand above and below."""
+    indent, room = " " * GAP, width - GAP
+    rest = replace(block, columns=tuple(block.columns[index] for index in whole), rows=())
+    for style, cells in rows:
+        yield from ([(line, style)] for line in wrapped(cells[0], width) if line)
+        kept = tuple(cells[index] for index in whole)
+        for line in _grid_lines(rest, [(style, kept)], [needed[index] for index in whole], room):
+            yield [(indent, ""), *line]
+        for index in sorted(set(range(1, len(cells))) - set(whole)):
+            yield from (
+                [(indent, ""), (line, style)] for line in wrapped(cells[index], room) if line
+            )
 
 
 def _cut(line: Line, width: int) -> Line:
