@@ -37,6 +37,13 @@ INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
     "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0),
 }  # fmt: skip
+
+
+def installing(package: str) -> str:
+    """What is typed so that a job counts on one of the packages of INSTALLABLE."""
+    return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
+
+
 SWITCHES = ("autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters")
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own

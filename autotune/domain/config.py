@@ -256,8 +256,10 @@ def is_extra(name: str) -> bool:
 
 
 def own_name(name: str) -> str:
-    """The knob that the Trainer calls so, which is how screens speak of it; else the name."""
-    return _OWN_NAMES.get(name, name)
+    """The knob that the Trainer calls so, as screens do, or a job file (lock.NAME); else `name`."""
+    knob_name = name.removeprefix("lock.")
+    knob_name = _OWN_NAMES.get(knob_name, knob_name)
+    return knob_name if knob_name in KNOBS else name
 
 
 def knob(name: str, where: str = "") -> Knob:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.catalog.software import INSTALLABLE
+from autotune.catalog.software import INSTALLABLE, installing
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
 from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
 from autotune.domain.errors import InputError
@@ -356,7 +356,7 @@ def _package(job: Job, valid: Valid) -> str:
             continue
         installed = replace(job.software, **{package: version})  # type: ignore[arg-type]
         if valid(replace(job, software=installed), any_knob):
-            return f"--set software.{package}={'.'.join(map(str, version))}"
+            return installing(package)
     return ""
 
 

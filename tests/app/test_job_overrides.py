@@ -49,6 +49,11 @@ def test_a_knob_can_be_typed_as_screens_and_the_trainer_call_it(tmp_path: Path) 
 def test_a_knob_by_both_of_its_names_is_refused(tmp_path: Path) -> None:
     both = {"compile": "off", "torch_compile": "default"}
     assert "--set gives compile twice" in problem(tmp_path, MINIMAL, set_values=both)
+    as_in_a_file = {"lock.compile": "off"}
+    assert load(tmp_path, MINIMAL, set_values=as_in_a_file).lock == {"compile": "off"}
+    both_so = {"compile": "off", "lock.compile": "default"}
+    assert "once as lock.compile" in problem(tmp_path, MINIMAL, set_values=both_so)
+    assert "unknown knob" in problem(tmp_path, MINIMAL, set_values={"lock.name": "x"})
     assert "compile is stated twice" in problem(tmp_path, {**MINIMAL, "lock": both})
 
 

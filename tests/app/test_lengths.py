@@ -57,6 +57,17 @@ def test_stated_quantiles_come_back() -> None:
     assert (lengths.quantiles[-1], lengths.maximum, lengths.known) == (1024, 1024, True)
 
 
+@pytest.mark.parametrize("mean", [950, 700, 525])
+def test_rows_that_are_cut_at_their_median_may_be_far_shorter(mean: float) -> None:
+    lengths = from_quantiles(1023, 1024, 1024, mean)
+    assert lengths.mean == pytest.approx(mean)
+    assert at(lengths, 0.5) == 1023
+    assert at(lengths, 0.95) == pytest.approx(1024)
+    assert at(lengths, 0.01) < 0.9 * mean
+    with pytest.raises(InputError, match="must lie between 52"):
+        from_quantiles(1023, 1024, 1024, 300)
+
+
 def test_a_constant_length_stays_constant() -> None:
     assert set(from_quantiles(128, 128, 128).quantiles) == {128.0}
 

@@ -226,6 +226,11 @@ def test_a_lock_that_no_device_can_do_is_an_error_and_one_that_some_can_is_not(
     assert load(tmp_path, {**values, "hardware": ["t4", "a100-40gb"]}).lock["precision"] == "bf16"
     flash = {**MINIMAL, "lock": {"attention": "flash_attention_2"}, "hardware": ["t4"]}
     assert "needs compute capability 8.0" in problem(tmp_path, flash)
+    missing = problem(tmp_path, {**flash, "hardware": ["a100-40gb"]})
+    assert "is not in the software profile" in missing
+    assert "--set software.flash_attn=2" in missing
+    fp8 = {**MINIMAL, "lock": {"precision": "fp8"}, "hardware": ["mi300x"]}
+    assert "fp8 is priced on NVIDIA GPUs from 8.9 on" in problem(tmp_path, fp8)
 
 
 def test_learned_positions_bound_the_length_and_rotary_ones_only_warn(tmp_path: Path) -> None:

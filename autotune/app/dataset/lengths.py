@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +29,7 @@ from autotune.domain.typed.values import MAX_LENGTH, MAX_ROWS
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,6 +42,7 @@ MAX_HISTOGRAM_BYTES = 50_000_000
 MOST_LOG_SD = 5.0
 SCHEMA_VERSION = 1
 KIND = "autotune.lengths"
+_STEEPEST = 64.0  # power of a curve below its median: nearly all of that half one token long
 _BISECTIONS = 60  # halvings of log2(bend): far below the rounding of the mean
 
 
@@ -132,16 +134,29 @@ def _bent_to(
 
     low, high = -6.0, 6.0
     most, least = _mean(bent(low)), _mean(bent(high))
+    curve: Callable[[float], NDArray[np.float64]] = bent
+    if mean < least:  # rows that are cut at p50 say nothing of the shorter ones
+        curve = partial(_with_short_rows, bent(high), probability)
+        low, high = 0.0, _STEEPEST
+        least = _mean(curve(high))
     if not least <= mean <= most:
         msg = (
             f"lengths: mean {mean:g} cannot go with p50 {p50:g}, p95 {p95:g} and max {maximum}: "
-            f"it must lie between {least:.0f} and {most:.0f}"
+            f"it must lie between {math.ceil(least)} and {math.floor(most)}"
         )
         raise InputError(msg, "leave the mean out, and it follows from the quantiles")
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _mean(bent(middle)) > mean else (low, middle)
-    return bent((low + high) / 2)
+        low, high = (middle, high) if _mean(curve(middle)) > mean else (low, middle)
+    return curve((low + high) / 2)
+
+
+def _with_short_rows(
+    quantiles: NDArray[np.float64], probability: NDArray[np.float64], power: float
+) -> NDArray[np.float64]:
+    """[tokens] the curve with its lower half brought down: times (probability / 0.5)^power."""
+    share = np.minimum(probability / P50, 1.0)
+    return np.maximum(quantiles * share**power, min(1.0, float(quantiles[0])))
 
 
 def _mean(quantiles: NDArray[np.float64]) -> float:

@@ -292,7 +292,10 @@ def _unsold(offer: Offer, label: str) -> InputError:
     """Nobody sells such a machine, or nobody's price of the device is known."""
     kind, name = "spot price" if offer.spot else "price", offer.device.name
     counts = sold_counts(name, spot=offer.spot)
-    hint = 'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`'
+    hint = (
+        'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`; '
+        "`0 USD/h` for a machine of your own"
+    )
     if not counts:
         return InputError(f"{label}: no {kind} of {offer.per_node}x {name} is known", hint)
     sold = ", ".join(map(str, counts))

@@ -18,8 +18,9 @@ from autotune.app.whatif.levers import (
     package_change,
     unlocked,
 )
+from autotune.catalog.software import installing
 from autotune.domain.config import KNOBS
-from autotune.domain.device import FLASH_CAPABILITY
+from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, Assumption
 from autotune.space.enumerate import PLAIN, why_closed, without
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # Rules of the job's own method and data: a knob that they leave without effect is no mistake.
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
 CHECKED = ("precision", "attention")  # what is refused before any enumeration
+FLASH_MISSING = "is not in the software profile"
 MOST_REASONS = 3  # in an error
 
 
@@ -130,7 +132,10 @@ def check_locks(job: Job) -> None:
         listed = "; ".join(dict.fromkeys(reason for found in reasons for reason in found))
         msg = f"lock: {listed}"
         able = [f"{name} {', '.join(_able(job, name))}" for name in CHECKED if name in job.lock]
-        raise InputError(msg, f"{' and '.join(able)} can run here; or name other hardware")
+        hint = f"{' and '.join(able)} can run here; or name other hardware"
+        if any(FLASH_MISSING in reason for reason in reasons[0]):
+            hint += f"; to keep what is locked: {installing('flash_attn')}"
+        raise InputError(msg, hint)
 
 
 def _able(job: Job, name: str) -> list[str]:
@@ -202,8 +207,12 @@ def reasons_against(job: Job, offer: Offer) -> list[str]:
     precision = str(job.lock.get("precision", ""))
     if precision and device.peak_flop_per_s(precision) <= 0 and not device.is_cpu:
         able = [p for p in ("fp32", "tf32", "fp16", "bf16", "fp8") if device.peak_flop_per_s(p) > 0]
-        has = ", ".join(able)
-        found.append(f"precision {precision} is not native on {device.name}, which has {has}")
+        reason = f"is not native on {device.name}, which has {', '.join(able)}"
+        if precision == "fp8" and device.fp8_flop_per_s > 0:
+            reason = (
+                f"is priced on NVIDIA GPUs from {FP8_CAPABILITY} on alone, not on {device.name}"
+            )
+        found.append(f"precision {precision} {reason}")
     if job.lock.get("attention") == "flash_attention_2":
         if device.compute_capability < FLASH_CAPABILITY:
             found.append(
@@ -211,7 +220,5 @@ def reasons_against(job: Job, offer: Offer) -> list[str]:
                 f"{FLASH_CAPABILITY}, {device.name} has {device.compute_capability}"
             )
         elif not job.software.has_flash_attention:
-            found.append(
-                f"attention flash_attention_2 is not in the software profile {job.software.name}"
-            )
+            found.append(f"attention flash_attention_2 {FLASH_MISSING} {job.software.name}")
     return found

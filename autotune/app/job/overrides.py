@@ -22,7 +22,7 @@ from autotune.app.hardware.machines import (
 )
 from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
-from autotune.domain.config import KNOBS, TRAINER_NAMES, own_name
+from autotune.domain.config import KNOBS, own_name
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
@@ -78,10 +78,12 @@ class Overrides:
         """Knobs go by their own names. Raises InputError for one that is given by both."""
         named: dict[str, str] = {}
         for key, value in self.set_values.items():
-            if own_name(key) in named:
-                msg = f"--set gives {own_name(key)} twice, once as {TRAINER_NAMES[own_name(key)]}"
+            name = own_name(key)
+            if name in named:
+                other = next(each for each in self.set_values if own_name(each) == name != each)
+                msg = f"--set gives {name} twice, once as {other}"
                 raise InputError(msg, "keep one of them")
-            named[own_name(key)] = value
+            named[name] = value
         object.__setattr__(self, "set_values", named)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.app.whatif.changes import SPLIT
 from autotune.app.whatif.moved import opened_means
-from autotune.catalog.software import INSTALLABLE
+from autotune.catalog.software import INSTALLABLE, installing
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
@@ -100,13 +100,11 @@ def missing_packages(job: Job) -> list[str]:
 
 def package_change(package: str) -> QuestionEdit:
     """The same job with one more package installed."""
-    version = ".".join(map(str, INSTALLABLE[package]))
     word = package.replace("_", "-")
-    option = f"--set software.{package}={version}"
     return Edit(
         _installed(package),
         f"with {word} installed",
-        typed=option,
+        typed=installing(package),
         note=f"needs {word}, which is not installed",
     )
 
