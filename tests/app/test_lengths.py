@@ -62,7 +62,7 @@ def test_rows_that_are_cut_at_their_median_may_be_far_shorter(mean: float) -> No
     lengths = from_quantiles(1023, 1024, 1024, mean)
     assert lengths.mean == pytest.approx(mean)
     assert at(lengths, 0.5) == 1023
-    assert at(lengths, 0.95) == pytest.approx(1024)
+    assert at(lengths, 0.95) == pytest.approx(1024, rel=1e-3)
     assert at(lengths, 0.01) < 0.9 * mean
     with pytest.raises(InputError, match="must lie between 52"):
         from_quantiles(1023, 1024, 1024, 300)
