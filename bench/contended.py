@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -246,9 +247,9 @@ def answer(
     loads: Iterable[str] = tuple(LOADS), seeds: int = SEEDS, steps: int = 0, folder: Path = FOLDER
 ) -> dict[str, Any]:
     """For every load: how far the picks are from the best, and what was said of it."""
-    grid, found = Grid.of(steps, folder), {}
+    grid, truth = _known(steps, folder)
+    found = {}
     with tempfile.TemporaryDirectory() as scratch:
-        truth = grid.truth(Path(scratch) / "truth")
         for name in loads:
             runs = [
                 judged(grid.search(LOADS[name], seed, Path(scratch) / f"{name}-{seed}"), truth)
@@ -270,6 +271,14 @@ def answer(
     return found
 
 
+@cache
+def _known(steps: int, folder: Path) -> tuple[Grid, Truth]:
+    """A recorded job and its quiet bills, which every load is judged by."""
+    grid = Grid.of(steps, folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        return grid, grid.truth(Path(scratch))
+
+
 def really(count: int, probes: int = 4, budget_s: float = 300.0) -> dict[str, Any]:
     """Probe the recorded job on this machine while so many processes keep it busy.
 
@@ -289,8 +298,7 @@ def really(count: int, probes: int = 4, budget_s: float = 300.0) -> dict[str, An
                 seed=0, run_dir=Path(scratch), storage=None, job_key="bench", resume=False,
                 announce=told,
             )  # fmt: skip
-            grid = Grid.of()
-            truth = grid.truth(Path(scratch) / "truth")
+            _, truth = _known(0, FOLDER)
     finally:
         for process in busy:
             process.kill()

@@ -89,6 +89,7 @@ class Memo:
         self.stale = sum(not self._current(r) for r in others)
         self.bad = len(self._shared.bad) if self._shared else 0  # lines of others that hold none
         self.not_shared = ""  # why later runs will not find a probe of this one
+        self._signatures: dict[tuple[str, int], tuple[Offer, Signature]] = {}
         if self._shared:  # what this run could not share before it was killed, or for a full disk
             for record in self._shared.lacks(filter(_is_told, self.records)):
                 self._share(record)
@@ -152,11 +153,19 @@ class Memo:
             for record in (*self.earlier, *self.records)
             if record.ok
             and (found := record.result.get(name) or {}).get(field)
-            and signature(component, record.config, offer) == wanted
+            and self._signature(component, record, offer) == wanted
         ]
         calm = [value for undisturbed, value in alike if undisturbed]
         values = calm or [value for _, value in alike]
         return median(values) if values else None
+
+    def _signature(self, component: str, record: ProbeRecord, offer: Offer) -> Signature:
+        """The signature of a record that is kept here, found once for each component."""
+        key = (component, id(record))
+        known = self._signatures.get(key)
+        if known is None or known[0] is not offer:
+            known = self._signatures[key] = offer, signature(component, record.config, offer)
+        return known[1]
 
 
 SUSPECTS = ("compile", "precision", "attention", "optimizer", "sharding", "adapter_dtype",

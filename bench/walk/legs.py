@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 ODD = "Läufe und (mehr) it's"  # spaces, quotes, brackets and letters of other alphabets
 WIDTH, SCREEN = 80, 40  # [columns], [lines] of what is printed unasked
 STEPS_SEEN = 10
+LOOKS_S = 0.05  # between two looks at a log
 CLOSER = 0.1  # a prediction that is within a tenth of the measured step is close
 
 
@@ -241,7 +243,7 @@ def train(walk: Walk) -> None:
     verify = walk.found(walk.tiny, "autotune verify")
     with terminal.running(walk.found(walk.tiny, "bash ")) as training:
         while training.poll() is None and _steps_in(log) < STEPS_SEEN:
-            pass
+            time.sleep(LOOKS_S)
         half = terminal.type(verify, "--format json").json
     steps = walk.tiny["job"]["steps"]
     done = half["log"]["steps_done"]

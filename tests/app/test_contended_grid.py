@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.probe.worker import disturbance
-from bench.contended import CLOSE, LOADS, Grid, answer, judged
+from bench.contended import CLOSE, LOADS, answer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,9 +55,9 @@ def test_bursts_that_can_be_seen_are_measured_around() -> None:
 
 
 def test_on_a_machine_that_is_never_calm_it_says_so_and_gives_its_best_guess() -> None:
-    found = answer(["always"], 2, LONG)["always"]
-    assert found["said"] == 2
-    for run in found["runs"]:
+    machines = answered("always", LONG)["runs"][:2]
+    for run in machines:
+        assert run["cannot_tell"]
         assert run["disturbed"] == run["probes"]
         assert "disturbed each run of the pick" in run["why"]
         assert run["probes"] <= 12, "more of the same would tell no more"
@@ -70,19 +70,11 @@ def test_what_is_called_a_tie_is_one() -> None:
 
 
 def test_without_its_judgement_of_disturbances_the_noise_is_taken_as_fact(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Runs that were all slow alike do not differ: only that judgement sees what slowed them."""
-    grid = Grid.of(0)
-    truth = grid.truth(tmp_path / "truth")
-
-    def searched(folder: str) -> list[dict[str, object]]:
-        load = LOADS["always"]
-        places = [(seed, tmp_path / f"{folder}_{seed}") for seed in range(SEEDS)]
-        return [judged(grid.search(load, seed, place), truth) for seed, place in places]
-
-    assert all(run["cannot_tell"] for run in searched("judged"))
+    assert all(run["cannot_tell"] for run in answered("always", 0)["runs"])
     monkeypatch.setattr(disturbance, "disturbances", lambda _: [])
-    taken = searched("taken")
+    taken = answer(["always"], SEEDS, 0)["always"]["runs"]
     assert not any(run["disturbed"] for run in taken)
     assert sum(bool(run["cannot_tell"]) for run in taken) <= SEEDS / 2

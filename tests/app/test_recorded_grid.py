@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 from builders import BRIEF
 
-from autotune.app.job.load import load_job
-from autotune.app.probing.plan import ProbeOptions
-from autotune.app.probing.study import probe_candidates
-from autotune.cost.model import CostModel
 from autotune.cost.time import launch
-from autotune.probe import device as devices
 from autotune.probe.record import read_records
 from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import Effort, request_for
 from autotune.search.selection import TIE
-from autotune.space.enumerate import enumerate_candidates
-from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, configurations, tiny_job
 from bench.probed import answer, replayed
 
@@ -96,23 +89,3 @@ def replay_key_of(config: dict[str, object]) -> str:
     from autotune.domain.config import Config
 
     return replay_key(Config(**config))  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_really_run_the_pick_is_one_that_was_measured(tmp_path: Path) -> None:
-    """How near it is to the best of all is a claim of time: `bench.grid`, `bench.probed`."""
-    for package in ("torch", "transformers", "peft"):
-        pytest.importorskip(package)
-    job = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values=SMALL)
-    bill = CostModel(job).price(enumerate_candidates(job, load_space(None)).candidates)
-    options = ProbeOptions(probes=2, effort=QUICK, reuse=False)
-    found = probe_candidates(
-        job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
-        run_dir=tmp_path / "run", storage=None, job_key="job", resume=False,
-        announce=lambda _: None,
-    )  # fmt: skip
-    assert all(record.ok for record in found.records), [r.message for r in found.records]
-    measured = {row.index: row.row.duration_s.p50 for row in found.rows}
-    assert len({record.key for record in found.records}) == len(measured) == 2
-    assert found.explored.pick in measured
-    assert all(seconds > 0 for seconds in measured.values())
