@@ -5,13 +5,15 @@ compiles six functions for each: a sixth of the processor time. Here a construct
 each number of fields, and takes the names of a record's own; the other methods of a frozen record
 are written once. Fields, defaults and slots stay the language's, so `fields`, `replace`, `asdict`
 and `is_dataclass` are as ever. Type checkers see its own decorator.
+
+`identity` and `content` are what a kept record is found again by, also by a later version.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from dataclasses import MISSING, Field, FrozenInstanceError
+from dataclasses import MISSING, Field, FrozenInstanceError, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -28,6 +30,10 @@ else:
         if options.get("frozen"):
             return lambda kind: _frozen(kind, **options)
         return dataclasses.dataclass(**options)
+
+
+_LATER = "later"
+LATER = {_LATER: True}  # metadata of a field that came when things were already kept without it
 
 
 def _frozen(kind: type, *, eq: bool = True, **options: Any) -> type:  # noqa: ANN401 - as they are
@@ -201,3 +207,28 @@ def _values_of(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple(getattr(record, name) for name in names)
+
+
+def content(value: object) -> object:
+    """A dataclass as its facts that are not the default: it may gain fields and stay the same."""
+    if is_dataclass(value) and not isinstance(value, type):
+        held = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+        return {name: content(own) for name, (own, usual) in held.items() if own != usual}
+    return [content(item) for item in value] if isinstance(value, tuple) else value
+
+
+def identity(value: object) -> str:
+    """What two equal things have in common: `repr`, but fields marked LATER only count when set.
+
+    A dataclass that gains a marked field with a default keeps the keys of what was kept before.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        facts = [
+            f"{field.name}={identity(getattr(value, field.name))}"
+            for field in fields(value)
+            if _LATER not in field.metadata or getattr(value, field.name) != field.default
+        ]
+        return f"{type(value).__name__}({', '.join(facts)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(identity, value))}{',' * (len(value) == 1)})"
+    return repr(value)

@@ -34,8 +34,7 @@ from autotune.probe.record import ProbeRecord, config_of, read_records
 from autotune.probe.replay import NOT_RECORDED, replay_key
 from autotune.probe.watch import disturbed
 from autotune.probe.worker.disturbance import Counters
-from autotune.probe.worker.steady import Step, summary
-from autotune.probe.worker.windows import Windows
+from autotune.probe.worker.windows import Step, Windows, summary
 from bench.grid import FOLDER, JOB, RECORD, tiny_job
 from bench.probed import bill_of, truth_of
 

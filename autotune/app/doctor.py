@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.hardware.measuring import Measured, Range
+    from autotune.domain.device import Fact
     from autotune.domain.job import Job
-    from autotune.domain.machine import Fact
     from autotune.probe.device import LocalDevice
     from autotune.probe.worker.contract import Phase
 

@@ -321,7 +321,7 @@ def _as(text: str | None) -> str:
     """What a trainer's file is priced as. Raises InputError for what is not priced."""
     from typing import get_args
 
-    from autotune.domain.objective import Stated
+    from autotune.domain.job import Stated
 
     known = get_args(Stated)
     if text not in {None, *known}:

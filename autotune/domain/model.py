@@ -13,8 +13,7 @@ import json
 from dataclasses import field, replace
 from typing import Literal
 
-from autotune.domain.identity import LATER, content
-from autotune.frozen import dataclass
+from autotune.frozen import LATER, content, dataclass
 
 Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
-from autotune.domain.identity import LATER
-from autotune.frozen import dataclass
+from autotune.frozen import LATER, dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.model import Model

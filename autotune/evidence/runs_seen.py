@@ -24,9 +24,9 @@ from autotune.catalog.files import (
 )
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
-from autotune.domain.identity import identity
 from autotune.domain.job import Assumption
 from autotune.domain.observation import MARKED, VERIFIED, MemoryKind, Observation, Quantity
+from autotune.frozen import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,7 @@ from autotune.domain.answer.recommendation import (
     WorthProbe,
 )
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
-from autotune.domain.job import CONFIDENCE, Assumption
-from autotune.domain.objective import Objective
+from autotune.domain.job import CONFIDENCE, Assumption, Objective
 from autotune.domain.outcome import Spread
 from autotune.frozen import dataclass
 

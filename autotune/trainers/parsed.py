@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.domain.job import Uncounted
-    from autotune.domain.objective import Objective
+    from autotune.domain.job import Objective, Uncounted
 
 
 _ON = {"true", "yes", "on", "1"}

@@ -13,15 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
-from autotune.domain.job import Uncounted
-from autotune.domain.objective import AS_SFT, PAIRED, WORK
+from autotune.domain.job import AS_SFT, PAIRED, WORK, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from autotune.domain.objective import Objective
+    from autotune.domain.job import Objective
     from autotune.trainers.parsed import Parsed
 
 

@@ -18,8 +18,8 @@ from autotune.app.tune.priced import asked_of, price
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import SCRATCH
 from autotune.catalog.locks import LOCK_FILE, is_held, take
+from autotune.domain.device import Fact, MachineFacts
 from autotune.domain.errors import InputError
-from autotune.domain.machine import Fact, MachineFacts
 from autotune.domain.observation import Observation
 from autotune.evidence import runs_seen
 from autotune.probe.device import cpu

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from autotune.catalog.models.models import find_model
-from autotune.domain.identity import LATER, content, identity
 from autotune.domain.job import Method
+from autotune.frozen import LATER, content, identity
 
 LORA = Method("lora", "16bit", 8, 16.0, 0.0, ("q_proj",))
 

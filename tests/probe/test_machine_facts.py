@@ -18,7 +18,7 @@ from autotune.catalog.devices import cpu_device
 from autotune.cli.application import run
 from autotune.cost.time import compute, measured_rates
 from autotune.domain.config import Config
-from autotune.domain.machine import Fact, MachineFacts
+from autotune.domain.device import Fact, MachineFacts
 from autotune.domain.observation import MachineEffect
 from autotune.domain.outcome import Z90
 from autotune.evidence.learned import residuals as past

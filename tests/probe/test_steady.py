@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.probe.worker.steady import Step, first_steady, fit_steps, is_steady, summary
+from autotune.probe.worker.windows import Step, first_steady, fit_steps, is_steady, summary
 
 
 def step(wall_s: float, tokens: int = 1000) -> Step:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.probe.worker.disturbance import Counters
-from autotune.probe.worker.steady import Step
-from autotune.probe.worker.windows import Windows
+from autotune.probe.worker.windows import Step, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

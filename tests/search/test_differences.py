@@ -21,8 +21,8 @@ from autotune.cost.spread.joint import Loadings, difference_log_sd, loadings
 from autotune.cost.spread.variance import narrowest_input, narrowings, said
 from autotune.domain.answer.recommendation import Difference
 from autotune.domain.candidates import OFFER
+from autotune.domain.device import DeviceRates
 from autotune.domain.job import Assumption, Limits
-from autotune.domain.machine import DeviceRates
 from autotune.domain.outcome import Z90
 from autotune.search.alternatives import differences, too_close
 from autotune.search.selection import TIE, best_index

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autotune.domain.device import Host, Offer
-    from autotune.domain.machine import MachineFacts
+    from autotune.domain.device import Host, MachineFacts, Offer
     from autotune.probe.device import LocalDevice
 
 # Under WSL2 the Windows driver hands out less than it reports and moves the rest to the host

@@ -37,8 +37,7 @@ from autotune.catalog.files import MACHINES, was_kept
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption, Job
-from autotune.domain.objective import PAIRED
+from autotune.domain.job import PAIRED, Assumption, Job
 from autotune.domain.paths import whole
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd

@@ -17,9 +17,8 @@ from autotune.app.probing.plan import depths_of, plan_probe
 from autotune.app.probing.probe import Prober
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.domain.errors import NoLocalDevice
-from autotune.domain.identity import identity
 from autotune.domain.units import format_bytes
-from autotune.frozen import dataclass
+from autotune.frozen import dataclass, identity
 from autotune.probe.outcomes import hint_for
 from autotune.probe.record import PROBES_FILE, SharedProbeLog
 from autotune.probe.two_depth import agreement

@@ -29,7 +29,7 @@ from autotune.catalog.files import umask_mode, write_whole
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
-from autotune.domain.objective import PAIRED
+from autotune.domain.job import PAIRED
 from autotune.domain.secrets import without_secrets
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS

@@ -25,8 +25,8 @@ from autotune.app.probing.plan import ProbeOptions
 from autotune.catalog.software import DISTRIBUTION
 from autotune.domain.candidates import SearchSpace
 from autotune.domain.errors import InputError
-from autotune.domain.identity import identity
 from autotune.domain.observation import Calibration, MachineEffect, StepError
+from autotune.frozen import identity
 from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort
 from autotune.space.enumerate import enumerate_candidates

@@ -25,9 +25,8 @@ from autotune.cost.time.flops import FLASH_BACKWARD
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray
-    from autotune.domain.device import Device
+    from autotune.domain.device import Device, DeviceRates
     from autotune.domain.job import Job
-    from autotune.domain.machine import DeviceRates
 
 # Of a GPU's data sheet that large elementwise kernels reach, alone. The constants' share is of a
 # step, where they are smaller. Assumption: 0.82 to 0.92 from T4 to H100.

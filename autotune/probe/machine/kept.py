@@ -22,14 +22,14 @@ from autotune.catalog.files import (
     write_whole,
 )
 from autotune.catalog.local import processor_name
-from autotune.domain.machine import FACT_NAMES, Fact, MachineFacts
+from autotune.domain.device import FACT_NAMES, Fact, MachineFacts
 from autotune.probe.device import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from autotune.domain.machine import FactName
+    from autotune.domain.device import FactName
     from autotune.probe.device import LocalDevice
 
 SCHEMA_VERSION = 1

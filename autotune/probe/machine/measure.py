@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.software import install_command
-from autotune.domain.machine import Fact, MachineFacts
+from autotune.domain.device import Fact, MachineFacts
 from autotune.domain.units import MB, format_bytes
 from autotune.frozen import dataclass
 from autotune.probe import runner

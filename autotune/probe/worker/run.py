@@ -15,8 +15,8 @@ from .model import QUANTISED, build
 from .parts import checkpoint, evaluation, loader
 from .ranks import StopSign, largest, local_bytes, several, slowest
 from .rows import Pad, Rows, Source
-from .steady import Step, summary
 from .timing import Clock, ProbeTrainer, Stopwatch
+from .windows import Step, summary
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from torch.nn import functional
 from .__main__ import versions, write_atomic
 from .contract import KEPT_CHARACTERS, SCHEMA_VERSION, PhaseFile
 from .disturbance import FAST, Host, between, disturbances, slowdown
-from .small_layers import HEADS, TOKENS, WIDTH, Block, counted
+from .model import HEADS, TOKENS, WIDTH, Block, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,7 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from .ranks import StopSign
-from .steady import Step
-from .windows import Windows
+from .windows import Step, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
