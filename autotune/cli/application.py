@@ -148,7 +148,7 @@ def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     made.callback()(root)
     for name in names:
-        made.command()(getattr(import_module(f"autotune.cli.{COMMANDS[name]}"), name))
+        made.command()(getattr(import_module(f"autotune.cli.commands.{COMMANDS[name]}"), name))
     return made
 
 

@@ -12,7 +12,7 @@ from autotune.trainers.hf.read import MAX_LENGTH
 from autotune.trainers.hf.trl import Trl
 from autotune.trainers.launch.config import ACCELERATE_KEYS, DEEPSPEED_KEYS
 from autotune.trainers.litgpt import LitGpt
-from autotune.trainers.llamafactory import LlamaFactory
+from autotune.trainers.llamafactory.trainer import LlamaFactory
 from autotune.trainers.schema import schema_of
 from autotune.trainers.swift import Swift
 from autotune.trainers.torchtune import Torchtune

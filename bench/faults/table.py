@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KINDS = ("lost", "stuck", "corrupt", "left behind")
 ANSWERED = frozenset({0, 3, 4})  # exit codes of an answer
 LOADED = (
-    "autotune.cli.tune", "autotune.cli.verify", "autotune.cli.lists",
+    "autotune.cli.commands.tune", "autotune.cli.commands.verify", "autotune.cli.commands.lists",
     "autotune.app.tune.tune", "autotune.app.probing.tune", "autotune.search.study.study",
     "autotune.search.study.storage", "autotune.app.verify.verify", "autotune.app.workers.lead",
     "autotune.app.workers.join", "autotune.report.page.page", "autotune.app.refresh_prices",

@@ -107,7 +107,7 @@ def test_an_option_of_a_job_says_the_same_in_every_command(flag: str) -> None:
 
 
 def test_the_help_of_export_names_every_format() -> None:
-    from autotune.cli.tune import EXPORT_HELP
+    from autotune.cli.commands.tune import EXPORT_HELP
     from autotune.trainers.registry import FORMATS
 
     assert all(f"{name}," in EXPORT_HELP for name in FORMATS)

@@ -14,7 +14,7 @@ from commandline import typed
 
 from autotune.app.job.defaults import VRAM_HEADROOM
 from autotune.cli.application import COMMANDS, application
-from autotune.cli.topics import TOPICS
+from autotune.cli.commands.topics import TOPICS
 from autotune.domain import errors
 from autotune.orchestrators.registry import ORCHESTRATORS
 from autotune.trainers.registry import FORMATS

@@ -31,7 +31,7 @@ from autotune.app.workers.join import KNOWN_PROBES, work
 from autotune.app.workers.lead import Question, probe_by_workers
 from autotune.app.workers.local import LocalExecutor
 from autotune.app.workers.terms import checked, ground_of, terms_of
-from autotune.cli.worker import worker
+from autotune.cli.commands.worker import worker
 from autotune.domain.errors import InputError, Interrupted
 from autotune.pricing import Pricing
 from autotune.probe import device as devices

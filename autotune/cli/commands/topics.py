@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-TOPICS = Path(__file__).parent / "topics"
+TOPICS = Path(__file__).parents[1] / "topics"
 
 
 def _known(incomplete: str) -> list[str]:

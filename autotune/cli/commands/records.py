@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.lists import print_listing
+from autotune.cli.commands.lists import print_listing
+from autotune.cli.commands.tune import EXPORT_HELP, print_recommendation
 from autotune.cli.output import Format, FormatOption, Output, QuietOption, VerboseOption, emit, warn
-from autotune.cli.tune import EXPORT_HELP, print_recommendation
 from autotune.domain.paths import near, whole
 
 RunArgument = Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.commands.records import meant
 from autotune.cli.options import (
     GPU,
     Changes,
@@ -17,7 +18,6 @@ from autotune.cli.options import (
     with_option_sets,
 )
 from autotune.cli.output import Output, print_answer
-from autotune.cli.records import meant
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Asked

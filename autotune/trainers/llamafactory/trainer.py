@@ -37,7 +37,7 @@ from autotune.trainers.hf.read import (
     read_words,
 )
 from autotune.trainers.launch.run_script import trainer_sh
-from autotune.trainers.llamafactory_v1 import is_v1, read_v1, spell_v1
+from autotune.trainers.llamafactory.v1 import is_v1, read_v1, spell_v1
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 from autotune.trainers.versions import JIT_CHECKPOINT

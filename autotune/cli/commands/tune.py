@@ -234,7 +234,7 @@ def _table_of_variants(
 ) -> NoReturn:
     """Variants are the user's to choose among: one table, and no run folder. Leaves the program."""
     from autotune.app.compare.compare import CompareOptions
-    from autotune.cli.compare import print_comparison
+    from autotune.cli.commands.compare import print_comparison
 
     if options.score == Score.probe or options.resume or options.run_dir or options.exports:
         names = ", ".join(named.variant for named in several[:8])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.commands.records import meant
 from autotune.cli.options import (
     MINIMIZE,
     RUN,
@@ -26,7 +27,6 @@ from autotune.cli.options import (
     with_option_sets,
 )
 from autotune.cli.output import Output, Progress, print_answer
-from autotune.cli.records import meant
 from autotune.cli.typed import asked
 from autotune.domain.paths import near
 

@@ -1,0 +1,1 @@
+"""LLaMA-Factory: its arguments, and the newer format v1."""
