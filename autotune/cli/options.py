@@ -1,23 +1,19 @@
 """The options of the command line, each declared once; a command asks for whole sets of them.
 
-A set is a dataclass whose fields are typer's options. `with_option_sets` gives a command the
-options of every set that its parameters are annotated with.
+A set is a dataclass whose fields are typer's options; `option_sets` gives them to a command.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autotune.cli import load_numpy
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machines
 from autotune.frozen import dataclass
@@ -361,37 +357,3 @@ def set_values(pairs: Sequence[str] | None) -> dict[str, str]:
             raise InputError(msg, "keep one of them")
         values[name] = value
     return values
-
-
-def with_option_sets(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer reads it: a parameter that is a set of options becomes its options."""
-    hints = get_type_hints(command, include_extras=True)
-    parameters = inspect.signature(command).parameters
-    sets = {name: hints[name] for name in parameters if is_dataclass(hints[name])}
-    flat: list[inspect.Parameter] = []
-    for name, parameter in parameters.items():
-        if name in sets:
-            own = get_type_hints(sets[name], include_extras=True)
-            flat += [
-                _option(each.name, each.default, own[each.name]) for each in fields(sets[name])
-            ]
-        else:
-            flat.append(_option(name, parameter.default, hints[name]))
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:  # noqa: ANN401 - typer passes what the options say
-        load_numpy()
-        made = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-            for name, kind in sets.items()
-        }
-        command(**given, **made)
-
-    setattr(run, "__signature__", inspect.Signature(flat, return_annotation=None))  # noqa: B010 - not in the type of functions
-    run.__annotations__ = {each.name: each.annotation for each in flat}
-    return run
-
-
-def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY  # typer passes by name
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)

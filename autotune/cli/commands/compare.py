@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     MINIMIZE,
     Changes,
@@ -18,7 +19,6 @@ from autotune.cli.options import (
     Source,
     Space,
     said,
-    with_option_sets,
 )
 from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import asked

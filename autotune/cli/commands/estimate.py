@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     FIDELITY,
     Changes,
@@ -15,7 +16,6 @@ from autotune.cli.options import (
     Source,
     TrustOption,
     said,
-    with_option_sets,
 )
 from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import OF_ESTIMATE, asked

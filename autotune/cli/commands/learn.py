@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import GPU, said, with_option_sets
+from autotune.cli.option_sets import with_option_sets
+from autotune.cli.options import GPU, said
 from autotune.cli.output import Output, Progress, print_answer
 
 

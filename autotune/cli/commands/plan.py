@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     BUDGET,
     MINIMIZE,
@@ -20,7 +21,6 @@ from autotune.cli.options import (
     Space,
     gpu_names,
     said,
-    with_option_sets,
 )
 from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import asked

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.commands.records import meant
+from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     MINIMIZE,
     RUN,
@@ -24,7 +25,6 @@ from autotune.cli.options import (
     OneLine,
     overrides_of,
     said,
-    with_option_sets,
 )
 from autotune.cli.output import Output, Progress, print_answer
 from autotune.cli.typed import asked

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     RUN,
     Changes,
@@ -22,7 +23,6 @@ from autotune.cli.options import (
     Space,
     TrustOption,
     split_names,
-    with_option_sets,
 )
 from autotune.cli.output import Format, Output, Progress, emit, print_answer
 from autotune.cli.typed import asked

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autotune.cli.commands.records import meant
+from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     GPU,
     Changes,
@@ -15,7 +16,6 @@ from autotune.cli.options import (
     Set,
     overrides_of,
     said,
-    with_option_sets,
 )
 from autotune.cli.output import Output, print_answer
 
