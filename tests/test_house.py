@@ -116,7 +116,7 @@ def test_lines_of_code_are_counted_without_docstrings_comments_and_blank_lines()
 
 def test_the_walk_of_a_job_begins_at_the_command_and_ends_at_the_pricing() -> None:
     found = walk(("estimate", str(ROOT / "jobs" / "h100_38h.yaml"), "--fidelity", "formula"))
-    assert found["way"][0] == "cli.estimate"
+    assert found["way"][0] == "cli.commands.estimate"
     assert {"app.job.load", "pricing"} <= set(found["way"])
     assert not any(name.startswith(("report.", "cost.")) for name in found["way"])
     assert found["stays"] == found["rooms"] + found["returns"]
