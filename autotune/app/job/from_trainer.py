@@ -25,7 +25,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
-from autotune.trainers.llamafactory import KIND
+from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
