@@ -234,6 +234,13 @@ def duration_log_sd(bill: Bill, at: Indices) -> FloatArray:
     return found
 
 
+def slow_log_sd(bill: Bill, at: Indices) -> FloatArray:
+    """The same on the side of longer runs, which a program that nobody measured makes wider."""
+    share = component_seconds(bill, at)["compute"] / np.maximum(bill.duration_s[at], 1e-9)
+    slow: FloatArray = bill.tables["compute"].gather("slow_log_sd")[at]
+    return np.hypot(duration_log_sd(bill, at), share * slow)
+
+
 def _step_bound(bill: Bill, i: int) -> Bound:
     """The largest of a training step's own terms."""
     terms: dict[Bound, float] = {
@@ -263,7 +270,9 @@ def _estimate(bill: Bill, i: int) -> Estimated:
     real_tokens = bill.at("compute", "real_tokens_per_step", i)
     peak = offer.device.peak_flop_per_s(config.precision) * count
     useful = bill.at("compute", "useful_flop_per_step", i)
-    grow = math.exp(Z90 * float(duration_log_sd(bill, np.asarray([i]))[0]))
+    place = np.asarray([i])
+    fast = math.exp(Z90 * float(duration_log_sd(bill, place)[0]))
+    slow = math.exp(Z90 * float(slow_log_sd(bill, place)[0]))
     duration = parts.total
     usd_per_s = offer.usd_per_s
     memory_parts = MemoryParts(
@@ -274,9 +283,9 @@ def _estimate(bill: Bill, i: int) -> Estimated:
         config=config,
         basis=bill.basis,
         steps=steps,
-        duration_s=Spread(duration / grow, duration, duration * grow),
+        duration_s=Spread(duration / fast, duration, duration * slow),
         cost_usd=Spread(
-            duration / grow * usd_per_s, duration * usd_per_s, duration * grow * usd_per_s
+            duration / fast * usd_per_s, duration * usd_per_s, duration * slow * usd_per_s
         ),
         step_time_s=step_s if steps else 0.0,
         tokens_per_s=real_tokens / step_s if steps and step_s > 0 else 0.0,

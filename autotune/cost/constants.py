@@ -55,9 +55,11 @@ class Constants:
 class Spreads:
     """Log standard deviations of a step that remain after the fit, from sources left out of it.
 
-    Those before `source` are of rows of one source around their mean; that is of the mean itself: a
-    stack, data, a machine and a way of measuring that no fit has seen. `known` is no size but a
-    factor: how much of what the fit says that it is unsure of the means of sources show.
+    Those before `source` are of rows of one source around their mean; that is of the mean itself:
+    data, a machine and a way of measuring that no fit has seen. `known` is no size but a factor:
+    how much of what the fit says that it is unsure of the means of sources show. The last two take
+    the place of `source` where no fit has seen the program either, and are the two sides of one
+    spread: such programs are slower than the model rather than faster.
     """
 
     residual: float  # of every step
@@ -68,6 +70,8 @@ class Spreads:
     sharded: float  # several devices
     source: float  # shared by all rows of a source
     known: float  # times the standard deviation of constants and offsets
+    program_fast: float  # of a run by a program without a measured step, on the side of faster
+    program_slow: float  # and on the side of slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class Fitted:
     names: tuple[str, ...]
     covariance: np.ndarray[Any, np.dtype[np.float64]]
     observed: dict[str, float]
+    programs: dict[str, int] = field(default_factory=dict)  # sources with steps, by training stack
 
     def offset(self, effect: str, level: str) -> Offset | None:
         """What was learned of a level; None where no measured step had it."""
@@ -116,6 +121,7 @@ def parse(table: dict[str, Any]) -> Fitted:
         tuple(table["covariance"]["names"]),
         np.asarray(table["covariance"]["matrix"], np.float64),
         {kind: float(share) for kind, share in table["observed"].items()},
+        {stack: int(n) for stack, n in table["programs"].items()},
     )
 
 

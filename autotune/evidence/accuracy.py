@@ -46,6 +46,7 @@ class Prediction:
 
     step_s: float
     step_log_sd: float
+    step_slow_log_sd: float | None = None  # on the side of slower, where it differs
     memory: dict[str, float] = field(default_factory=dict)
     memory_log_sd: float = 0.0  # of allocated bytes
     reserved_log_sd: float = 0.0  # of reserved bytes and of the driver's reading
@@ -72,6 +73,13 @@ class Residual:
     predicted: float
     log_sd: float
     band: str = ""  # the kind of run whose spread this is
+    slow_log_sd: float | None = None  # on the side of more than predicted, where it differs
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured value is in the 80 % interval."""
+        slow = self.log_sd if self.slow_log_sd is None else self.slow_log_sd
+        return bool(-Z90 * slow <= np.log(self.ratio) <= Z90 * self.log_sd)
 
     @property
     def kind(self) -> Kind:
@@ -110,12 +118,12 @@ def _predictions(cases: Sequence[MeasuredCase], bill: Bill) -> dict[str, Predict
     table = bill.tables["memory"]
     memory = {name: table.gather(name) for name in OUTPUTS}
     memory["usable"], memory["fits_probability"] = bill.usable_bytes, bill.fits_probability
-    spread = _step_spread(bill)
+    spread, slow = _step_spread(bill)
     found = {}
     for i, case in enumerate(cases):
         own = {name: float(values[i]) for name, values in memory.items()}
         found[case.id] = with_memory(
-            Prediction(step_s=float(bill.step_s[i]), step_log_sd=float(spread[i])), own
+            Prediction(float(bill.step_s[i]), float(spread[i]), float(slow[i])), own
         )
     return found
 
@@ -145,8 +153,8 @@ def with_memory(found: Prediction, own: Mapping[str, float]) -> Prediction:
     )
 
 
-def _step_spread(bill: Bill) -> FloatArray:
-    """[n] log standard deviation of a step: compute and communication err independently."""
+def _step_spread(bill: Bill) -> tuple[FloatArray, FloatArray]:
+    """([n], [n]) log sd of a step on both sides: compute and communication err independently."""
     compute, links = bill.tables["compute"], bill.tables["collectives"]
     micro = _knob(bill, "micro_batch_size")
     counts = np.asarray([o.count for o in bill.candidates.levels["offer"]], np.float64)
@@ -156,7 +164,7 @@ def _step_spread(bill: Bill) -> FloatArray:
     spread: FloatArray = np.hypot(
         (1 - share) * compute.gather("log_sd"), share * links.gather("log_sd")
     )
-    return spread
+    return spread, np.hypot(spread, (1 - share) * compute.gather("slow_log_sd"))
 
 
 def _knob(bill: Bill, name: str) -> FloatArray:
@@ -177,7 +185,8 @@ def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction])
 
 def _residual(case: MeasuredCase, seen: Observation, found: Prediction) -> Residual:
     if seen.kind is None:
-        return Residual(case, seen, found.step_s, found.step_log_sd)
+        slow = found.step_slow_log_sd
+        return Residual(case, seen, found.step_s, found.step_log_sd, slow_log_sd=slow)
     predicted = found.memory[READ_AS[seen.kind]]
     if seen.kind == "allocated":
         return Residual(case, seen, predicted, found.memory_log_sd, found.band)
@@ -241,7 +250,7 @@ def accuracy_of(steps: Sequence[Residual]) -> Accuracy:
 def _scope(steps: Sequence[Residual]) -> Scope:
     error = np.asarray([step.error for step in steps])
     log_ratio = np.log([step.ratio for step in steps])
-    inside = np.abs(log_ratio) <= Z90 * np.asarray([step.log_sd for step in steps])
+    inside = np.asarray([step.inside for step in steps])
     return Scope(
         n=len(steps),
         groups=len({left_out_key(step.case) for step in steps}),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autotune.cost.bill import duration_log_sd
+from autotune.cost.bill import slow_log_sd
 from autotune.domain.answer.limits import standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
@@ -145,7 +145,7 @@ def excess(bill: Bill, limits: Limits) -> FloatArray:
     found = np.full(len(bill), -np.inf)
     if not limits.stated:
         return found
-    spread = duration_log_sd(bill, np.arange(len(bill)))
+    spread = slow_log_sd(bill, np.arange(len(bill)))
     grow = np.exp(standard(limits.confidence) * spread) * bill.unmeasured_gain
     held = {DEADLINE: bill.duration_s * grow, BUDGET: bill.cost_usd * grow}
     held[SESSION] = held[DEADLINE]

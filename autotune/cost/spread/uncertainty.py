@@ -28,7 +28,7 @@ from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
-    from autotune.cost.constants import Constants, Fitted
+    from autotune.cost.constants import Constants, Fitted, Spreads
     from autotune.cost.time.step_terms import StepTerms
     from autotune.domain.device import Device
     from autotune.domain.job import Job
@@ -44,7 +44,7 @@ LABEL_IN_DOUBT = {"l40": 0.15}
 # attention, the trainer's own work and how they overlap remain. Assumptions; on a processor four
 # configurations of a tiny model came within 7 % of the processor seconds of their steps.
 MEASURED_DEVICE, MEASURED_PROCESSOR = 0.22, 0.30
-OTHER_STACK = 0.10  # a training stack without measured steps: the prior that the measured ones have
+OTHER_KERNELS = 0.10  # kernels without measured steps: the prior that the measured ones have
 # What torch.compile removes is a prior from first principles, between nothing and twice as much as
 # assumed. No public pair of runs with and without it is of the Trainer; of other trainers there is
 # one that is like with like: torchtitan, Llama 3.1 8B in full on 8 H100, blocks compiled, 5,762 ->
@@ -58,6 +58,7 @@ FP8, FLASH_3 = 0.20, 0.05
 LENGTHS_UNKNOWN = (
     0.45  # every row counts at max_length; instruction data fills a third to all of it
 )
+TINY = 1e-30  # nothing is divided by less
 PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
 
 
@@ -168,13 +169,42 @@ def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]
     devices, index = distinct_devices(columns)
     of_device = np.asarray([sd_of_device(device, model) for device in devices])[index]
     size = np.full(columns.rows, model.spreads.known**2)
-    stack = model.offset("stack", job.software.stack)
     kernels = model.offset("kernels", job.software.kernels)
+    program, _ = program_variances(model.programs.get(job.software.stack, 0), model.spreads)
     return {
         "device": of_device**2,
-        "stack": size * (stack.log_sd if stack else OTHER_STACK) ** 2,
-        "kernels": size * (kernels.log_sd if kernels else OTHER_STACK) ** 2,
+        "stack": np.full(columns.rows, program),
+        "kernels": size * (kernels.log_sd if kernels else OTHER_KERNELS) ** 2,
     }
+
+
+def program_variances(sources: int, spreads: Spreads) -> tuple[float, float]:
+    """What a training program adds to the variance of log(step), and on the slow side besides.
+
+    sources: how many have measured steps of it. Of one that none has, the spread of programs that
+    were left out whole takes the place of that of sources; of the others, what so many sources
+    leave open of the program's own effect.
+    Formula: 1 / (1 / p^2 + n / s^2), p the spread between programs and s that between sources.
+    Source: the variance of a normal mean under a normal prior; derived.
+    """
+    source = spreads.source**2
+    fast, slow = (max(side**2, source) for side in (spreads.program_fast, spreads.program_slow))
+    if not sources:
+        return fast - source, max(slow - fast, 0.0)
+    between = ((math.sqrt(fast) + math.sqrt(slow)) / 2.0) ** 2
+    return between * source / max(source + sources * between, TINY), 0.0
+
+
+def is_new_program(job: Job, model: Fitted | None = None) -> bool:
+    """Whether no measured step is of the job's training program."""
+    return not (model or fitted()).programs.get(job.software.stack, 0)
+
+
+def slow_log_sd(job: Job, columns: Columns) -> FloatArray:
+    """[rows] log spread of a step on the side of slower alone, beside `log_sd`."""
+    model = fitted()
+    _, slow = program_variances(model.programs.get(job.software.stack, 0), model.spreads)
+    return np.full(columns.rows, math.sqrt(slow))
 
 
 def sd_of_device(device: Device, model: Fitted) -> float:
@@ -228,9 +258,6 @@ def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:
 def host_spread(columns: Columns, field: str, *, stated: float, assumed: float) -> FloatArray:
     """[rows] the one spread where somebody stated a field of the host, else the other."""
     return columns.of_host(lambda host: assumed if field in host.assumed else stated)
-
-
-TINY = 1e-30  # [s]
 
 
 class _Queue(NamedTuple):

@@ -31,6 +31,7 @@ from autotune.evidence.cases import (
     left_out_key,
     memory_cases,
     source_of,
+    student_90,
 )
 from autotune.evidence.fit.memory import (
     CACHED_PRIOR,
@@ -69,11 +70,6 @@ class MemoryRefit:
     sources: dict[str, int]  # readings and verdicts by source
 
 
-def _within(group: LeftOutGroup, unit: Unit | None) -> bool:
-    """Whether the group belongs to the unit: of a source, of a device, or the group itself."""
-    return unit is not None and (group[: len(unit)] == unit or group[-1:] == unit)
-
-
 def refit_memory(
     cases: Sequence[MeasuredCase], unit: Callable[[MeasuredCase], Unit] = source_of
 ) -> MemoryRefit:
@@ -93,12 +89,12 @@ def refit_memory(
     first: Predicted = {}
     for group, own in members.items():
         first.update(_price(own, fits[group].constants))
-    spreads = _LeftOutSpreads.of(rows.cases, first)
+    spreads = _LeftOutSpreads.of(rows.cases, first, unit)
     left_out: Predicted = {}
     for group, own in members.items():
         sized = with_spreads(fits[group], spreads.own_model(group), spreads.cached(group))
         left_out.update(_price(own, sized.constants))
-    said = fit_claims(rows.cases, left_out)
+    said = fit_claims(rows.cases, left_out, unit)
     for group, own in members.items():
         _bound(own, left_out, said.without(group))
     sources: dict[str, int] = {}
@@ -154,7 +150,8 @@ def _beside_cache(found: Outputs, cached: FloatArray) -> FloatArray:
 class _Reading:
     """One measured peak beside its left-out prediction."""
 
-    group: LeftOutGroup  # begins with what it was left out with
+    group: LeftOutGroup
+    unit: Unit  # what it was left out with
     error: float  # absolute logarithm
     known_sd: float
     scale: float
@@ -168,8 +165,14 @@ class _LeftOutSpreads:
     readings: tuple[_Reading, ...]
 
     @classmethod
-    def of(cls, cases: Iterable[MeasuredCase], predicted: Predicted) -> _LeftOutSpreads:
-        return cls(tuple(r for case in cases for r in _readings(case, predicted[case.id])))
+    def of(
+        cls,
+        cases: Iterable[MeasuredCase],
+        predicted: Predicted,
+        unit: Callable[[MeasuredCase], Unit],
+    ) -> _LeftOutSpreads:
+        found = (_readings(case, predicted[case.id], unit(case)) for case in cases)
+        return cls(tuple(reading for each in found for reading in each))
 
     def own_model(self, without: Unit | None) -> float:
         """Of live bytes, around the offset of a trainer's own model code.
@@ -191,7 +194,7 @@ class _LeftOutSpreads:
         return max(float(np.exp(logs / (worth + CACHED_WORTH))), CACHED_PRIOR)
 
     def _of(self, kind: str, without: Unit | None) -> list[_Reading]:
-        return [r for r in self.readings if r.kind == kind and not _within(r.group, without)]
+        return [r for r in self.readings if r.kind == kind and r.unit != without]
 
     def _held(self, kind: str, without: Unit | None) -> float:
         own = self._of(kind, without)
@@ -205,16 +208,7 @@ class _LeftOutSpreads:
         return covering_spread(column("error"), weights, column("known_sd"), column("scale"))
 
 
-def student_90(freedom: float) -> float:
-    """The 90 % quantile of Student's t; of one degree of freedom where there is less.
-
-    Source: Abramowitz and Stegun 1964, formula 26.7.5, two terms: within 0.3 % from four on.
-    """
-    n, z = max(freedom, 1.0), Z90
-    return z + (z**3 + z) / (4.0 * n) + (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / (96.0 * n**2)
-
-
-def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
+def _readings(case: MeasuredCase, own: dict[str, float], unit: Unit) -> Iterable[_Reading]:
     group = left_out_key(case)
     for seen in case.observations:
         if seen.kind is None:
@@ -222,9 +216,9 @@ def _readings(case: MeasuredCase, own: dict[str, float]) -> Iterable[_Reading]:
         error = abs(float(np.log(own[READ_AS[seen.kind]] / seen.value)))
         if seen.kind != "allocated":
             share = max(own["open_share"], LEAST_SHARE)
-            yield _Reading(group, error, own["known_sd"] / share, share, CACHED)
+            yield _Reading(group, unit, error, own["known_sd"] / share, share, CACHED)
         elif case.job.software.own_model:
-            yield _Reading(group, error, own["offset_sd"], own["live_share"], "own_model")
+            yield _Reading(group, unit, error, own["offset_sd"], own["live_share"], "own_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +226,7 @@ class FitClaim:
     """One configuration that was called a fit by a prediction that has not seen its source."""
 
     group: LeftOutGroup
+    unit: Unit  # what it was left out with
     kind: str
     failed: bool
     run_by_run: bool  # its source reports failures too
@@ -245,7 +240,7 @@ class FitClaims:
 
     def without(self, unit: Unit | None) -> dict[str, Claims]:
         """The counts by kind, a unit's own claims left aside."""
-        kept = [claim for claim in self.each if not _within(claim.group, unit)]
+        kept = [claim for claim in self.each if claim.unit != unit]
         found = {kind: _counted([c for c in kept if c.kind == kind]) for kind in CLAIM_KINDS}
         crowded = found[CROWDED]
         counted = Claims(crowded.n + REPLAYS_WORTH.n, crowded.failures + REPLAYS_WORTH.failures)
@@ -259,7 +254,9 @@ def _counted(claims: Sequence[FitClaim]) -> Claims:
 
 
 def fit_claims(
-    cases: Sequence[MeasuredCase], predicted: Mapping[str, Mapping[str, float]]
+    cases: Sequence[MeasuredCase],
+    predicted: Mapping[str, Mapping[str, float]],
+    unit: Callable[[MeasuredCase], Unit] = source_of,
 ) -> FitClaims:
     """The claims among left-out predictions. cases: each configuration once."""
     sources = both_outcomes(cases)
@@ -267,6 +264,7 @@ def fit_claims(
         tuple(
             FitClaim(
                 left_out_key(case),
+                unit(case),
                 CROWDED if own["crowded"] else ROOMY,
                 case.oom,
                 case.group[0] in sources,

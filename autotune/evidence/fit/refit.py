@@ -14,6 +14,7 @@ from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
 from autotune.evidence.cases import source_of, timed_cases
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
+from autotune.evidence.fit.programs import programs_left_out
 from autotune.evidence.fit.spreads import LeftOut, fit_spreads, leave_out, nested_sd
 from autotune.evidence.fit.time import Fit, fit, levels_of_case, measured_steps, settled
 from autotune.evidence.record.table import read_cases
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from autotune.evidence.accuracy import Scope
     from autotune.evidence.cases import MeasuredCase
     from autotune.evidence.fit.memory_left_out import MemoryRefit
+    from autotune.evidence.fit.programs import ProgramErrors
     from autotune.evidence.fit.spreads import LeftOut
     from autotune.evidence.fit.time import MeasuredSteps
 
@@ -46,6 +48,7 @@ class Refit:
     rows: dict[str, int]  # by source
     data_sha256: str
     memory: MemoryRefit
+    programs: ProgramErrors
 
     @property
     def settled(self) -> dict[str, float]:
@@ -82,7 +85,9 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
     steps = measured_steps(timed)
     whole = fit(steps)
     left_out = leave_out(steps, source_of, whole)
-    spreads = fit_spreads(left_out)
+    every = [case for case in cases if case.step and case.teaches_time]
+    programs = programs_left_out(steps, every, whole)
+    spreads = fit_spreads(left_out, programs)
     rows: dict[str, int] = {}
     for case in timed:
         rows[case.group[0]] = rows.get(case.group[0], 0) + 1
@@ -90,20 +95,24 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
         whole,
         spreads,
         left_out,
-        accuracy_of(residuals_of(left_out, nested_sd(left_out, left_out))),
+        accuracy_of(residuals_of(left_out, nested_sd(left_out, left_out, programs))),
         highest_observed(steps),
         dict(sorted(rows.items())),
         digest,
         refit_memory(cases),
+        programs,
     )
 
 
 def residuals_of(left_out: LeftOut, log_sd: FloatArray) -> list[Residual]:
-    """Every measured step beside the prediction of a fit that has not seen its unit."""
+    """Every measured step beside the prediction of a fit that has not seen its unit.
+
+    log_sd: [n, 2] on the side of faster and of slower runs.
+    """
     return [
-        Residual(case, case.step, float(predicted), float(sd))
-        for case, predicted, sd in zip(
-            left_out.steps.cases, left_out.predicted_s, log_sd, strict=True
+        Residual(case, case.step, float(predicted), fast, slow_log_sd=slow)
+        for case, predicted, (fast, slow) in zip(
+            left_out.steps.cases, left_out.predicted_s, log_sd.tolist(), strict=True
         )
         if case.step
     ]
@@ -133,7 +142,8 @@ _HEAD = """\
 # against Hugging Face's Trainer with eager kernels on an A100 80 GB; one whose log sd is near 0.10,
 # its prior's, rests on one source or less, and hardly moves a step. log_sd: scatter that is left,
 # sized on sources left out of the fit; `source` is what all rows of a new source share, `known`
-# what the standard deviations of constants and offsets are multiplied by.
+# what the standard deviations of constants and offsets are multiplied by, the sides of `program`
+# what takes the place of `source` under a program that no source has. programs: sources of each.
 # covariance: of logits (shares) and logarithms (the rest). observed: highest executed FLOP over
 # dense peak, by method and base. left_out: errors of sources that the fit has not seen, with
 # intervals sized on the other sources; forms, effects and priors were chosen with all in view.
@@ -188,7 +198,8 @@ def _fit(found: Refit) -> list[str]:
 def _learned(found: Refit) -> list[str]:
     step = [f"{f.name} = {getattr(found.fit.constants, f.name):.4g}" for f in fields(Constants)]
     spread = [f"{f.name} = {getattr(found.spreads, f.name):.3g}" for f in fields(Spreads)]
-    lines = ["[step]", *step, "", "[log_sd]", *spread, ""]
+    lines = ["[step]", *step, "", "[log_sd]", *spread, "", "[programs]"]
+    lines += [*(f'"{stack}" = {n}' for stack, n in found.fit.programs.items()), ""]
     for effect, levels in found.fit.offsets.items():
         lines.append(f"[offset.{effect}]")
         for level, own in sorted(levels.items()):

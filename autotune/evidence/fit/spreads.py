@@ -1,18 +1,17 @@
 """How far steps scatter, by what they are and by where they come from, from sources left out.
 
-In three steps, each on sources left out of the fit. Within a source: the log of a squared deviation
+In two steps, each on sources left out of the fit. Within a source: the log of a squared deviation
 from the source's own mean is regressed on the log of its predicted variance. Between sources: the
 spread of their means, and how much of what the fit says that it is unsure of they show, are the
-most likely ones under their priors. At last one factor on all of it, so that the 80 % interval
-holds four of five rows, every group of source, model and device weighing the same. It counts rows
-on devices that the fit has seen: of the others a spread is assumed that no factor touches
-(`cost.spread.uncertainty`). The interval that judges a source is sized on the other sources alone.
+most likely ones under their priors; the former is as much wider as Student's quantile of so many
+sources is than the normal one. It counts rows on devices and of programs that the fit has seen. Of
+other devices a spread is assumed (`cost.spread.uncertainty`); other programs have their own
+(`programs`). The interval that judges a source is sized on the other sources alone, and no factor
+makes it hold a share of them: how many it holds is what `validate` finds out.
 
 Source: Harvey, "Estimating Regression Models with Multiplicative Heteroscedasticity" (1976): the
 log of a chi-squared variable has mean -1.27 and standard deviation 2.22; Gelman & Hill, "Data
-Analysis Using Regression" (2007), chapter 12, for variance between groups; Lei et al.,
-"Distribution-Free Predictive Inference for Regression" (2018), section 5.2, for the factor: the
-quantile of residuals over what they were predicted to be.
+Analysis Using Regression" (2007), chapter 12, for variance between groups.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ import numpy as np
 
 from autotune.cost.constants import Fitted, Spreads
 from autotune.cost.spread.uncertainty import (
-    OTHER_STACK,
+    OTHER_KERNELS,
     issuing_share,
     parameter_variance,
+    program_variances,
     sd_of_device,
 )
 from autotune.domain.outcome import Z90
-from autotune.evidence.cases import SMALLEST, WANTED, left_out_key
+from autotune.evidence.cases import SMALLEST, left_out_key, source_of, student_90
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit, levels_of_case
 from autotune.frozen import dataclass
@@ -41,18 +41,17 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.evidence.cases import LeftOutGroup, MeasuredCase
+    from autotune.evidence.fit.programs import ProgramErrors
 
 # Hand estimates, half a logarithm wide.
 PRIOR = Spreads(
     residual=0.06, issuing=0.15, quantised=0.04, mixture=0.06, ragged=0.10, sharded=0.04,
-    source=0.12, known=1.0,
+    source=0.12, known=1.0, program_fast=0.20, program_slow=0.20,
 )  # fmt: skip
 PRIOR_SD = 0.5
 LOG_CHI2_MEAN, LOG_CHI2_SD = -1.27, 2.22
-STEPS = 40  # halvings of the bracket
-LARGEST = 5.0  # no factor is above
 LEAST_ROWS = 3  # of a source whose own mean says something of the scatter around it
-BETWEEN = ("source", "known")
+BETWEEN = ("source", "known", "program_fast", "program_slow")
 GRID = np.linspace(-2.5, 1.5, 41)  # logarithms of a spread between sources over its prior
 
 
@@ -69,6 +68,7 @@ class LeftOut:
     predicted_s: FloatArray
     assumed_variance: FloatArray  # of devices that the fit has no step of
     features: FloatArray  # [n, spreads] what each of them is multiplied by
+    programs: FloatArray  # sources of the row's program that the fit has steps of
 
     @property
     def log_ratio(self) -> FloatArray:
@@ -94,14 +94,26 @@ class LeftOut:
             self.predicted_s[where],
             self.assumed_variance[where],
             self.features[where],
+            self.programs[where],
         )
 
     def log_sd(self, spreads: Spreads) -> FloatArray:
-        """[n] standard deviation of the log of each prediction."""
+        """[n] standard deviation of the log of each prediction, on the side of faster runs."""
         sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
         scatter = ((self.features * sizes) ** 2).sum(axis=1)
-        total: FloatArray = np.sqrt(self.assumed_variance + scatter)
+        of_program = self._of_programs(spreads)[:, 0]
+        total: FloatArray = np.sqrt(self.assumed_variance + scatter + of_program)
         return total
+
+    def slow_log_sd(self, spreads: Spreads) -> FloatArray:
+        """[n] the same on the side of slower runs."""
+        total: FloatArray = np.hypot(
+            self.log_sd(spreads), np.sqrt(self._of_programs(spreads)[:, 1])
+        )
+        return total
+
+    def _of_programs(self, spreads: Spreads) -> FloatArray:
+        return np.asarray([program_variances(int(n), spreads) for n in self.programs])
 
 
 def leave_out(
@@ -110,14 +122,14 @@ def leave_out(
     """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
     units = tuple(unit(case) for case in steps.cases)
     predicted, variance = np.empty(len(steps)), np.empty(len(steps))
-    features = np.empty((len(steps), len(fields(Spreads))))
+    features, programs = np.empty((len(steps), len(fields(Spreads)))), np.zeros(len(steps))
     for name in dict.fromkeys(units):
         out = np.asarray([own == name for own in units])
         own = predicted_by(fit(steps.take(~out), whole), steps.take(out), unit)
         predicted[out], variance[out] = own.predicted_s, own.assumed_variance
-        features[out] = own.features
+        features[out], programs[out] = own.features, own.programs
     groups = tuple(left_out_key(case) for case in steps.cases)
-    return LeftOut(steps, groups, units, predicted, variance, features)
+    return LeftOut(steps, groups, units, predicted, variance, features, programs)
 
 
 def predicted_by(
@@ -132,7 +144,10 @@ def predicted_by(
         model.predict(rows),
         assumed,
         _features_of(model, rows, known),
-    )
+        np.asarray([
+            float(model.programs.get(case.job.software.stack, 0)) for case in rows.cases
+        ]),
+    )  # fmt: skip
 
 
 KNOWN = "known"  # the spread that multiplies what the fit is unsure of
@@ -154,41 +169,39 @@ def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray]
 
 
 def _offset_sd(model: Fitted, effect: str, level: str) -> float:
-    if effect in {"device", "generation"}:
-        return 0.0  # counted together
+    if effect != "kernels":
+        return 0.0  # devices are counted together, programs beside the sources
     own = model.offset(effect, level)
-    return own.log_sd if own is not None else OTHER_STACK
+    return own.log_sd if own is not None else OTHER_KERNELS
 
 
 def _features_of(model: Fit, rows: MeasuredSteps, known: FloatArray) -> FloatArray:
     own = {item.name: getattr(rows.features, item.name) for item in fields(Features)}
     own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
     own[KNOWN] = np.sqrt(known)
-    return np.stack([own[item.name] for item in fields(Spreads)], axis=1)
+    nothing = np.zeros(len(rows))
+    return np.stack([own.get(item.name, nothing) for item in fields(Spreads)], axis=1)
 
 
-def fit_spreads(left_out: LeftOut, known: BoolArray | None = None) -> Spreads:
-    """Spreads under which the 80 % interval holds `WANTED` of the weight of left-out sources.
+def fit_spreads(
+    left_out: LeftOut, programs: ProgramErrors | None = None, known: BoolArray | None = None
+) -> Spreads:
+    """Spreads of a step by a source that nobody fitted, sized on sources left out.
 
-    known: [n] whether another source has a step on the row's device; else by the rows themselves.
+    programs: left out whole, for the sides of one that is new; None: the prior. known: [n] whether
+    another source has a step on the row's device; else by the rows themselves. Where sources
+    differ, those on devices and of programs that others have too are asked.
     """
     mask = device_known(left_out) if known is None else known
-    judged = left_out.take(mask) if mask.any() else left_out
-    shaped = _between(judged, _within(left_out))
-    weights = judged.weights
-    low, high = 0.0, LARGEST
-    for _ in range(STEPS):
-        middle = (low + high) / 2.0
-        if coverage(judged, _times(shaped, middle), weights) < WANTED:
-            low = middle
-        else:
-            high = middle
-    return _times(shaped, high)
-
-
-def _times(spreads: Spreads, factor: float) -> Spreads:
-    own = {item.name: factor * getattr(spreads, item.name) for item in fields(Spreads)}
-    return Spreads(**own)
+    choices = (mask & (left_out.programs > 0), mask, np.ones_like(mask))
+    judged = left_out.take(next(chosen for chosen in choices if chosen.any()))
+    found = _between(judged, _within(left_out))
+    sources = len({case.group[0] for case in judged.steps.cases})
+    found = replace(found, source=found.source * student_90(sources - 1.0) / Z90)
+    if programs is None:
+        return found
+    fast, slow = programs.sides()
+    return replace(found, program_fast=fast, program_slow=slow)
 
 
 def _between(left_out: LeftOut, within: Spreads) -> Spreads:
@@ -197,7 +210,7 @@ def _between(left_out: LeftOut, within: Spreads) -> Spreads:
     Formula: a source's mean residual is normal with variance source^2 + known^2 K + V / g, where K
     is the mean variance of constants and offsets, V that of rows and g the number of groups.
     """
-    own = replace(within, source=0.0, known=0.0)
+    own = replace(within, **dict.fromkeys(BETWEEN, 0.0))
     of_rows = left_out.log_sd(own) ** 2 - left_out.assumed_variance
     of_fit = left_out.features[:, [item.name for item in fields(Spreads)].index("known")] ** 2
     means = []
@@ -229,10 +242,16 @@ def device_known(left_out: LeftOut) -> BoolArray:
     return np.asarray([len(units[device]) > 1 for device in devices], np.bool_)
 
 
-def nested_spreads(sources: LeftOut, judged: LeftOut) -> dict[object, Spreads]:
+def nested_spreads(
+    sources: LeftOut,
+    judged: LeftOut,
+    programs: ProgramErrors,
+    unit_of: Callable[[MeasuredCase], Hashable] = source_of,
+) -> dict[object, Spreads]:
     """By unit of `judged`: spreads sized on the left-out sources without that unit's rows.
 
-    Where the unit is no source, its rows are those of the same runs.
+    Where the unit is no source, its rows are those of the same runs. unit_of: what `judged` left
+    out, whose runs and earlier releases size no program either.
     """
     place = {case.id: i for i, case in enumerate(sources.steps.cases)}
     found: dict[object, Spreads] = {}
@@ -242,23 +261,35 @@ def nested_spreads(sources: LeftOut, judged: LeftOut) -> dict[object, Spreads]:
         for case, own in zip(judged.steps.cases, judged.units, strict=True):
             if own == unit:
                 kept[place[case.id]] = False
-        found[unit] = fit_spreads(sources.take(kept), known[kept]) if kept.any() else PRIOR
+        if not kept.any():
+            found[unit] = PRIOR
+            continue
+        others = programs.without(unit, unit_of)
+        found[unit] = fit_spreads(sources.take(kept), others, known[kept])
     return found
 
 
-def nested_sd(sources: LeftOut, judged: LeftOut) -> FloatArray:
-    """[n] log standard deviation of every step of `judged` under its unit's nested spreads."""
-    spreads = nested_spreads(sources, judged)
-    total = np.empty(len(judged.groups))
+def nested_sd(
+    sources: LeftOut,
+    judged: LeftOut,
+    programs: ProgramErrors,
+    unit_of: Callable[[MeasuredCase], Hashable] = source_of,
+) -> FloatArray:
+    """[n, 2] log sd of every step of `judged` under its unit's nested spreads: faster, slower."""
+    spreads = nested_spreads(sources, judged, programs, unit_of)
+    total = np.empty((len(judged.groups), 2))
     units = np.asarray([list(spreads).index(unit) for unit in judged.units])
     for i, own in enumerate(spreads.values()):
-        total[units == i] = judged.take(units == i).log_sd(own)
+        rows = judged.take(units == i)
+        total[units == i] = np.stack([rows.log_sd(own), rows.slow_log_sd(own)], axis=1)
     return total
 
 
 def coverage(left_out: LeftOut, spreads: Spreads, weights: FloatArray | None = None) -> float:
     """Share of measured steps inside the 80 % interval; rows count the same unless weighted."""
-    inside = np.abs(left_out.log_ratio) <= Z90 * left_out.log_sd(spreads)
+    ratio = left_out.log_ratio
+    inside = ratio <= Z90 * left_out.log_sd(spreads)
+    inside &= ratio >= -Z90 * left_out.slow_log_sd(spreads)
     return float(np.average(inside, weights=weights))
 
 

@@ -19,6 +19,7 @@ chapter 12, for shrinkage by priors.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -229,6 +230,7 @@ class Fit:
     names: tuple[str, ...]
     covariance: FloatArray
     x: FloatArray  # of `names`, on the fitting scale
+    programs: dict[str, int]  # sources with steps, by training stack
 
     def log_offset(self, case: MeasuredCase) -> float:
         """Sum of the case's offsets; those of levels without rows are zero."""
@@ -243,7 +245,8 @@ class Fit:
     def fitted(self, spreads: Spreads) -> Fitted:
         """As the cost model reads it."""
         return Fitted(
-            self.constants, spreads, self.offsets, self.names, self.covariance, observed={}
+            self.constants, spreads, self.offsets, self.names, self.covariance,
+            observed={}, programs=self.programs,
         )
 
 
@@ -334,4 +337,13 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
         offsets[effect][level] = Offset(float(found.x[p + i]), float(spread[p + i]))
     places = [*range(p), *(p + i for i in kept)]
     names, own = tuple(every[i] for i in places), np.ix_(places, places)
-    return Fit(_decode(found.x[:p]), offsets, names, found.covariance[own], found.x[places])
+    return Fit(
+        _decode(found.x[:p]), offsets, names, found.covariance[own], found.x[places],
+        sources_of_programs(steps.cases),
+    )  # fmt: skip
+
+
+def sources_of_programs(cases: Sequence[MeasuredCase]) -> dict[str, int]:
+    """How many sources have cases of each training stack."""
+    pairs = {(case.job.software.stack, case.group[0]) for case in cases}
+    return dict(sorted(Counter(stack for stack, _ in pairs).items()))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.domain.outcome import Z90
 from autotune.evidence.cases import weighted_quantile
 from autotune.frozen import dataclass
 
@@ -67,8 +66,17 @@ def coverage_of(items: Sequence[Residual]) -> float | None:
     """Share of actual values inside the predicted p10 to p90, groups weighted equally."""
     if not items:
         return None
-    inside = [abs(np.log(item.ratio)) <= Z90 * item.log_sd for item in items]
-    return float((np.asarray(inside, np.float64) * _weights(items)).sum())
+    inside = np.asarray([item.inside for item in items], np.float64)
+    return float((inside * _weights(items)).sum())
+
+
+def coverage_by_source(items: Sequence[Residual]) -> float | None:
+    """The same with sources weighted equally, and groups inside each."""
+    sources: dict[str, list[Residual]] = {}
+    for item in items:
+        sources.setdefault(item.case.group[0], []).append(item)
+    shares = [share for own in sources.values() if (share := coverage_of(own)) is not None]
+    return sum(shares) / len(shares) if shares else None
 
 
 def primary(item: Residual) -> bool:

@@ -147,7 +147,8 @@ def bounds_of(
 
 def _is_kept(case: MeasuredCase, seen: Observation, own: Prediction) -> bool:
     if seen.kind is None:
-        return bool(seen.value <= own.step_s * np.exp(Z90 * own.step_log_sd))
+        slow = own.step_log_sd if own.step_slow_log_sd is None else own.step_slow_log_sd
+        return bool(seen.value <= own.step_s * np.exp(Z90 * slow))
     most = READ_AS.get(seen.kind, "driver")
     least = READ_AS.get(seen.kind, "allocated")
     spread = {"allocated": own.memory_log_sd}
