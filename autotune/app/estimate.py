@@ -14,7 +14,7 @@ from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.columns import reusing_tables
-from autotune.cost.spread.variance import never_measured_note
+from autotune.cost.spread.variance import never_measured_note, new_program_note
 from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
@@ -77,6 +77,9 @@ def estimate(
     unseen = None if offer.device.rates else never_measured_note(offer.device.name)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)
+    program = new_program_note(job)
+    if program and "compute" not in calibration.factors:
+        notes.append(program)
     tracing = Tracing(bill, trust_remote_code)
     if fidelity == "trace" or full_trace:
         from autotune.trace.client import Tracer

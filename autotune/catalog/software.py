@@ -47,7 +47,8 @@ def installing(package: str) -> str:
 SWITCHES = ("autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters")
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
-TRAINERS = ("transformers", "trl", *OWN_CODE)
+OWN_LOOP = "own"  # a loop of one's own around the classes of transformers
+TRAINERS = ("transformers", "trl", *OWN_CODE, OWN_LOOP)
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
 TRL_CHUNKS_FROM = (1, 9)
 # accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
@@ -123,13 +124,13 @@ def find_software(spec: object) -> Software:
     A mapping may hold `profile` (the one to start from), versions by package (`none`: not
     installed), `kernels` (eager, liger, unsloth; a version: of the package of that name, which
     loads the hub's kernels and is called `hub_kernels` here), `trainer` (transformers, trl: decides
-    the loss; litgpt, torchtune: also whose model code runs, without autocast), `loss`, which
-    overrides what follows from the versions, `autocast` (false for a trainer that computes in 16
-    bits without it), `steps_in_backward` (true for one whose optimizer takes each gradient as
-    the backward makes it), `syncs_each_batch` (true where gradients are reduced after every
-    micro-step, accelerate's `sync_each_batch`), and `fused_adapters` (true where adapters and
-    their weights are one operation, as axolotl's `lora_mlp_kernel` and its like make them).
-    Raises InputError.
+    the loss; litgpt, torchtune: also whose model code runs, without autocast; own: a loop of one's
+    own, which nobody measured, so that its time is less sure), `loss`, which overrides what follows
+    from the versions, `autocast` (false for a trainer that computes in 16 bits without it),
+    `steps_in_backward` (true for one whose optimizer takes each gradient as the backward makes
+    it), `syncs_each_batch` (true where gradients are reduced after every micro-step, accelerate's
+    `sync_each_batch`), and `fused_adapters` (true where adapters and their weights are one
+    operation, as axolotl's `lora_mlp_kernel` and its like make them). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]
@@ -178,6 +179,8 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     own: dict[str, Any] = {}
     if trainer in OWN_CODE:
         own = {"own_model": True, "stack": trainer, "autocast": False}
+    if trainer == OWN_LOOP:
+        own = {"stack": OWN_LOOP}
     own |= {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
     return replace(software, loss=loss, **own)
 

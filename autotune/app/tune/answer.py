@@ -17,7 +17,12 @@ from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.waterfall import State, knobs_edit
-from autotune.cost.spread.variance import narrowest_input, narrowings, never_measured_note
+from autotune.cost.spread.variance import (
+    narrowest_input,
+    narrowings,
+    never_measured_note,
+    new_program_note,
+)
 from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord, WorthProbe
 from autotune.pricing import Pricing
 from autotune.search import alternatives
@@ -278,12 +283,15 @@ def _opened(priced: Priced, rejected: Rejected, pick: int | None) -> tuple[str, 
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
-    """What to say when no measured training step speaks of the pick's device."""
+    """What to say when no measured training step speaks of the pick's device or of its program."""
     if pick is None or bill.basis != "modelled":
         return ()
     device = bill.candidates.offer(pick).device
-    note = None if device.rates else never_measured_note(device.name)
-    return (note,) if note else ()
+    notes = (
+        None if device.rates else never_measured_note(device.name),
+        new_program_note(bill.job),
+    )
+    return tuple(note for note in notes if note)
 
 
 def _today(priced: Priced) -> Estimated | None:

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 # length, median of 21 such groups with four rows or more: 0.03 to 0.12 in most, 0.07 in the middle.
 OWN_SCATTER = 0.07
 # Causes that all candidates share.
-JOBS = ("lengths", "padding", "stack", "kernels", "variant", "uncounted", "objective")
+PROGRAM = "stack"
+JOBS = ("lengths", "padding", PROGRAM, "kernels", "variant", "uncounted", "objective")
 SCATTER, OWN, CONSTANTS, DEVICE, COMPILE, LUCK = (
     "scatter", "own", "constants", "device", "compile", "luck"
 )  # fmt: skip
-STEP = frozenset({SCATTER, OWN, CONSTANTS, DEVICE, "stack", "kernels", "variant"})
+STEP = frozenset({SCATTER, OWN, CONSTANTS, DEVICE, PROGRAM, "kernels", "variant"})
 _SETTINGS = ("compile", "compile_scope", "precision", "attention", "kernels")
 _SLOPE = "slope:"
 

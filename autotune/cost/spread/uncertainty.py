@@ -200,6 +200,14 @@ def is_new_program(job: Job, model: Fitted | None = None) -> bool:
     return not (model or fitted()).programs.get(job.software.stack, 0)
 
 
+def program_range() -> tuple[float, float]:
+    """What a program that nobody measured takes of the model's time: the ends of 80 %."""
+    spreads = fitted().spreads
+    fast, slow = program_variances(0, spreads)
+    least = spreads.source**2 + fast
+    return math.exp(-Z90 * math.sqrt(least)), math.exp(Z90 * math.sqrt(least + slow))
+
+
 def slow_log_sd(job: Job, columns: Columns) -> FloatArray:
     """[rows] log spread of a step on the side of slower alone, beside `log_sd`."""
     model = fitted()

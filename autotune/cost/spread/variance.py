@@ -9,9 +9,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from autotune.cost.bill import slow_log_sd
 from autotune.cost.constants import fitted
-from autotune.cost.spread.joint import DEVICE, STEP, loadings
-from autotune.cost.spread.uncertainty import MEASURED_DEVICE, MEASURED_PROCESSOR, device_sd
+from autotune.cost.spread.joint import DEVICE, PROGRAM, STEP, loadings
+from autotune.cost.spread.uncertainty import (
+    MEASURED_DEVICE,
+    MEASURED_PROCESSOR,
+    device_sd,
+    is_new_program,
+    program_range,
+)
 from autotune.domain.answer.recommendation import Decisive, Narrowing
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds
@@ -20,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.cost.bill import Bill
+    from autotune.domain.job import Job
 
 STATED = {  # causes that a line of the job file settles
     "lengths": "the rows' lengths: `--data FILE` counts them; or state data.lengths",
@@ -47,16 +57,18 @@ def narrowings(bill: Bill, i: int) -> tuple[Narrowing, ...]:
     """
     (own,) = loadings(bill, [i])
     now, found = own.variance(), []
+    slower = max(float(slow_log_sd(bill, np.asarray([i]))[0]) ** 2 - now, 0.0)
     for fact, settled, words in _facts(bill, i):
         left = now - sum(
             value * share for cause, value in own.by_cause().items()
             if (share := settled.get(cause, 0.0))
         )  # fmt: skip
         left = max(left, 0.0)
-        if left < now * (1.0 - LEAST):
-            grow = math.exp(Z90 * math.sqrt(left))
-            seconds = float(bill.duration_s[i])
-            found.append(Narrowing(fact, words, seconds / grow, seconds * grow))
+        late = left + slower * (1.0 - settled.get(PROGRAM, 0.0))
+        if late < (now + slower) * (1.0 - LEAST):
+            seconds, z = float(bill.duration_s[i]), Z90
+            low, high = (math.exp(z * math.sqrt(side)) for side in (left, late))
+            found.append(Narrowing(fact, words, seconds / low, seconds * high))
     return tuple(sorted(found, key=lambda each: each.p90))
 
 
@@ -92,6 +104,18 @@ def _facts(bill: Bill, i: int) -> Iterator[tuple[str, dict[str, float], str]]:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def new_program_note(job: Job) -> str | None:
+    """What to say of a training program that no measured step is of; None for the others."""
+    if not is_new_program(job):
+        return None
+    low, high = program_range()
+    known = len(fitted().programs)
+    return Decisive(
+        f"your training loop is none of the {known} that were measured: another one took {low:.1f} "
+        f"to {high:.1f} times the model's time. A probe or `autotune learn` settles it"
+    )
 
 
 def never_measured_note(device: str) -> str | None:

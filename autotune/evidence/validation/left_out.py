@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.constants import levels_of
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import READ_AS
-from autotune.evidence.validation.errors import Errors, coverage_of, errors_of, primary
+from autotune.evidence.validation.errors import (
+    Errors,
+    coverage_by_source,
+    coverage_of,
+    errors_of,
+    primary,
+)
 from autotune.evidence.validation.verdicts import verdicts
 from autotune.frozen import dataclass
 
@@ -44,11 +49,21 @@ class Verdicts:
 
 
 @dataclass(frozen=True, slots=True)
+class Acquainted:
+    """Share inside the 80 % interval, groups weighing the same, and sources weighing the same."""
+
+    rows: int
+    sources: int
+    share: float | None
+    share_of_sources: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOutErrors:
     """Errors of units that the fit has not seen.
 
-    coverage: share inside the 80 % interval, of time, of memory, and of rows whose stack or device
-    another unit has too ("known") or has not ("new"). None where there is no row.
+    coverage: share inside the 80 % interval, of time and of memory; None where there is no row.
+    acquainted: of time and of memory, by what other units have of a row.
     """
 
     units: int
@@ -58,6 +73,7 @@ class LeftOutErrors:
     memory_reserved: Errors
     memory_driver: Errors
     coverage: dict[str, float | None]
+    acquainted: dict[str, dict[str, Acquainted]]
     oom: Verdicts
     logged: dict[str, Errors]  # figures of grade A from logs of users' own runs
 
@@ -93,9 +109,8 @@ def left_out_errors(
             "p10_p90": coverage_of(time),
             "time": coverage_of(time),
             "memory": coverage_of(own),
-            **_by_acquaintance("time", unit, time),
-            **_by_acquaintance("memory", unit, own),
         },
+        acquainted={"time": acquainted(unit, time), "memory": acquainted(unit, own)},
         oom=Verdicts(
             told.oom_rows, told.false_fits, told.fit_rows, told.false_ooms,
             told.false_fit_share, told.false_oom_share,
@@ -107,25 +122,44 @@ def left_out_errors(
     )  # fmt: skip
 
 
-def _by_acquaintance(
-    figure: str, unit: Callable[[MeasuredCase], Unit], items: Sequence[Residual]
-) -> dict[str, float | None]:
-    """Coverage of rows whose stack, or device, another unit has rows of, and of the others."""
-    found: dict[str, float | None] = {}
-    for what, level in _LEVELS.items():
-        units: dict[str, set[Unit]] = {}
-        for item in items:
-            units.setdefault(level(item.case), set()).add(unit(item.case))
-        for word, wanted in (("known", True), ("new", False)):
-            own = [i for i in items if (len(units[level(i.case)]) > 1) == wanted]
-            found[f"{figure}_{word}_{what}"] = coverage_of(own)
+def acquainted(
+    unit: Callable[[MeasuredCase], Unit], items: Sequence[Residual]
+) -> dict[str, Acquainted]:
+    """Coverage by what else than the row's own unit has: its program, its device, both, neither."""
+    others = {what: _units(level, unit, items) for what, level in _LEVELS.items()}
+    kinds: dict[str, list[Residual]] = {name: [] for name in ACQUAINTANCE.values()}
+    for item in items:
+        seen = tuple(len(others[what][level(item.case)]) > 1 for what, level in _LEVELS.items())
+        kinds[ACQUAINTANCE[seen]].append(item)
+    return {
+        name: Acquainted(
+            len(own), len({i.case.group[0] for i in own}), coverage_of(own), coverage_by_source(own)
+        )
+        for name, own in kinds.items()
+        if own
+    }
+
+
+def _units(
+    level: Callable[[MeasuredCase], str],
+    unit: Callable[[MeasuredCase], Unit],
+    items: Sequence[Residual],
+) -> dict[str, set[Unit]]:
+    found: dict[str, set[Unit]] = {}
+    for item in items:
+        found.setdefault(level(item.case), set()).add(unit(item.case))
     return found
 
 
 _LEVELS: dict[str, Callable[[MeasuredCase], str]] = {
-    "stack": lambda case: levels_of("", case.job.software)["stack"],
+    "program": lambda case: case.job.software.stack,
     "device": lambda case: case.offer.device.name,
 }
+# Whether another unit has the program, and the device: what such a run is called.
+ACQUAINTANCE = {
+    (True, True): "known", (False, True): "new program", (True, False): "new device",
+    (False, False): "both new",
+}  # fmt: skip
 
 
 def bounds_of(

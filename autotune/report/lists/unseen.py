@@ -21,8 +21,11 @@ def equally(share: float | None) -> str:
     return "" if share is None else f", {percent(share)} with groups weighted equally"
 
 
-_UNITS = {"source": "whole sources", "device": "whole devices", "group": "source, model, device"}
-_LINES = {"source": "sources", "device": "devices", "group": "groups"}
+_UNITS = {
+    "source": "whole sources", "program": "whole training programs", "device": "whole devices",
+    "group": "source, model, device",
+}  # fmt: skip
+_LINES = {"source": "sources", "program": "programs", "device": "devices", "group": "groups"}
 _UNSEEN = (
     ("time", "step time"), ("memory", "peak memory"), ("memory_allocated", "allocated"),
     ("memory_reserved", "reserved"), ("memory_driver", "driver"),
@@ -47,8 +50,10 @@ def headline(
         ">in interval",
     )  # fmt: skip
     text = (
-        "Left out: nothing of the source, the device or the group (source, model and device) went "
-        "into the fit that predicts it, nor into the size of its interval. The first lines are "
+        "Left out: nothing of the source, the training program, the device or the group (source, "
+        "model and device) went into the fit that predicts it, nor into the size of its interval. "
+        "The programs: transformers' Trainer with all that drives it, and each trainer with a loop "
+        "of its own. The first lines are "
         "what a run that nobody has fitted can expect; the last know other runs of the same "
         "source. Peak memory: as the row reports it; below, by what was read."
     )
@@ -101,16 +106,11 @@ def _unseen_lines(left_out: Mapping[str, Mapping[str, Any]]) -> list[str]:
             for figure, own in source["logged"].items()
             if own["n"]
         ]
-        for figure in ("time", "memory"):
-            lines.append(
-                f"{figure}, inside the 80 % interval of new sources: "
-                + ", ".join(
-                    f"{percent(source['coverage'][f'{figure}_{word}_{what}'])} on a {word} {what}"
-                    for what in ("stack", "device")
-                    for word in ("known", "new")
-                    if source["coverage"][f"{figure}_{word}_{what}"] is not None
-                )
-            )
+        lines += [
+            f"{figure}, inside the 80 % interval of new sources: {_acquainted(kinds)}"
+            for figure, kinds in source["acquainted"].items()
+            if kinds
+        ]
     for unit, own in left_out.items():
         oom = own["oom"]
         lines.append(
@@ -119,6 +119,21 @@ def _unseen_lines(left_out: Mapping[str, Mapping[str, Any]]) -> list[str]:
             f"{oom['fit_rows']} that fitted said to run out{equally(oom['false_oom_share'])}"
         )
     return lines
+
+
+def _acquainted(kinds: Mapping[str, Mapping[str, Any]]) -> str:
+    return "; ".join(
+        f"{_KINDS[kind]} {percent(own['share'])} ({format_count(own['sources'])} "
+        f"{'source' if own['sources'] == 1 else 'sources'}; weighing them equally "
+        f"{percent(own['share_of_sources'])})"
+        for kind, own in kinds.items()
+    )
+
+
+_KINDS = {
+    "known": "of a program and on a device that others have too", "new program": "of a new program",
+    "new device": "on a new device", "both new": "both new",
+}  # fmt: skip
 
 
 def _in_words(own: Mapping[str, Any]) -> str:
