@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import builders as build
 import numpy as np
 import pytest
 
 from autotune.cost.constants import Spreads
+from autotune.cost.spread.uncertainty import program_variances
 from autotune.evidence.accuracy import Prediction
-from autotune.evidence.cases import UNITS, source_of, timed_cases
+from autotune.evidence.cases import UNITS, program_of, source_of, timed_cases
+from autotune.evidence.fit.programs import ProgramErrors, programs_left_out
 from autotune.evidence.fit.spreads import (
     NO_SPREADS,
     LeftOut,
-    coverage,
     device_known,
     fit_spreads,
     leave_out,
@@ -25,11 +27,14 @@ from autotune.evidence.fit.spreads import (
 )
 from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from autotune.evidence.validation.left_out import bounds_of
+from autotune.evidence.validation.left_out import ACQUAINTANCE, bounds_of
 from autotune.report.lists.validation import VALIDATE_REPORT, validation_payload
 
 if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
+
+
+NONE = ProgramErrors((), np.zeros(0))
 
 
 @cache
@@ -60,7 +65,7 @@ def test_the_interval_of_a_source_is_sized_on_the_others_alone() -> None:
     own = sources()
     rows = np.asarray([name == ("QwenLM/Qwen",) for name in own.units])
     wild = replace(own, predicted_s=np.where(rows, own.predicted_s * 5.0, own.predicted_s))
-    before, after = nested_sd(own, own), nested_sd(wild, wild)
+    before, after = nested_sd(own, own, NONE), nested_sd(wild, wild, NONE)
     assert after[rows] == pytest.approx(before[rows])
     assert (after[~rows] > before[~rows]).any()
 
@@ -86,10 +91,8 @@ def test_a_fit_that_doubts_more_than_its_sources_differ_is_believed_less() -> No
     doubts[:, [item.name for item in fields(Spreads)].index("known")] = 0.5
     quiet = moved(replace(own, features=doubts), 0.02 * np.sin(np.arange(len(own.units))))
     found = fit_spreads(quiet)
-    assert found.known < 0.2
-    known = device_known(own)
-    judged = quiet.take(known)
-    assert coverage(judged, found, judged.weights) == pytest.approx(0.8, abs=0.02)
+    assert found.known < 0.5
+    assert fit_spreads(replace(quiet, features=own.features)).known > found.known
 
 
 def test_what_is_assumed_of_a_device_that_nobody_measured_is_not_scaled_away() -> None:
@@ -98,6 +101,66 @@ def test_what_is_assumed_of_a_device_that_nobody_measured_is_not_scaled_away() -
     unseen = ~device_known(own)
     assert unseen.any()
     assert (own.log_sd(nothing)[unseen] > 0.3).all()
+
+
+def case_of(program: str, source: str = "s", as_of: str = "2025-01") -> Any:
+    software = SimpleNamespace(stack=program, as_of=as_of)
+    return SimpleNamespace(job=SimpleNamespace(software=software), group=(source, "m", "g", "t"))
+
+
+def test_a_program_weighs_as_another_however_many_rows_and_releases_it_has() -> None:
+    cases = [case_of("a"), *[case_of("b", as_of=m) for m in ("2024", "2024", "2024", "2025")]]
+    found = ProgramErrors(tuple(cases), np.asarray([0.3, 0.0, 0.1, 0.2, 0.5]))
+    assert found.effects() == {("a",): pytest.approx(0.3), ("b",): pytest.approx(0.3)}
+    alone = found.without(("b",), program_of)
+    assert list(alone.effects()) == [("a",)]
+
+
+def test_programs_that_are_slower_than_the_model_make_the_slow_side_wide() -> None:
+    def sides(*effects: float) -> tuple[float, float]:
+        cases = tuple(case_of(f"p{i}") for i in range(len(effects)))
+        return ProgramErrors(cases, np.asarray(effects)).sides()
+
+    fast, slow = sides(0.1, 0.2, 0.3, 0.4)
+    assert slow > 0.25 + fast
+    even = sides(-0.2, 0.2)
+    assert even[0] == pytest.approx(even[1])
+    assert NONE.sides()[0] == pytest.approx(NONE.sides()[1])
+    few, many = sides(-0.2, 0.2), sides(*[-0.2, 0.2] * 20)
+    assert few[0] > many[0] > 0.19  # as sure as their number allows, no surer than they differ
+
+
+def test_a_program_is_predicted_by_a_fit_that_has_none_of_it_and_every_release_counts() -> None:
+    own = sources()
+    cases = [c for c in read_cases(SHIPPED_ROWS).cases if c.step and c.teaches_time]
+    peft = [case for case in cases if case.job.software.stack == "peft"]
+    assert any(case.older for case in peft)
+    found = programs_left_out(own.steps, peft, fit(own.steps))
+    assert list(found.effects()) == [("peft",)]
+    assert found.effects()["peft",] > 0.2  # its loop is slower than the Trainer's
+    assert len(found.cases) == len(peft)
+
+
+def test_a_run_of_a_new_program_reaches_further_on_the_slow_side() -> None:
+    own = sources()
+    found = replace(fit_spreads(own), program_fast=0.2, program_slow=0.5)
+    new = own.programs == 0
+    assert new.any()
+    assert not new.all()
+    fast, slow = own.log_sd(found), own.slow_log_sd(found)
+    assert (slow[new] > fast[new]).all()
+    assert slow[~new] == pytest.approx(fast[~new])
+
+
+def test_what_one_source_leaves_open_of_its_program_shrinks_with_further_sources() -> None:
+    spreads = replace(NO_SPREADS, source=0.1, program_fast=0.2, program_slow=0.4)
+    extra = [program_variances(n, spreads) for n in (0, 1, 3, 30)]
+    assert extra[0][0] == pytest.approx(0.2**2 - 0.1**2)
+    assert extra[0][1] == pytest.approx(0.4**2 - 0.2**2)
+    assert extra[1][0] > extra[2][0] > extra[3][0] > 0.0
+    assert all(slow == 0.0 for _, slow in extra[1:])
+    tight = replace(spreads, program_fast=0.05, program_slow=0.05)
+    assert program_variances(0, tight) == (0.0, 0.0)  # never surer than of a known program
 
 
 def test_a_device_of_one_source_alone_does_not_size_the_spread_between_sources() -> None:
@@ -111,7 +174,7 @@ def test_a_device_of_one_source_alone_does_not_size_the_spread_between_sources()
 
 def test_validate_leads_with_whole_sources_left_out(validation: Validation) -> None:
     payload = json.loads(json.dumps(validation_payload(validation)))
-    assert list(payload["left_out"]) == ["source", "device", "group"] == list(UNITS)
+    assert list(payload["left_out"]) == ["source", "program", "device", "group"] == list(UNITS)
     for own in payload["left_out"].values():
         for figure in ("memory", "memory_allocated", "memory_reserved", "memory_driver", "time"):
             assert own[figure]["n"] > 0
@@ -133,7 +196,20 @@ def test_validate_leads_with_whole_sources_left_out(validation: Validation) -> N
 def test_intervals_hold_about_four_of_five_rows_of_sources_that_neither_fit_saw(
     validation: Validation,
 ) -> None:
-    assert 0.72 <= (validation.left_out["source"].coverage["time"] or 0.0) <= 0.90
+    kinds = validation.left_out["source"].acquainted["time"]
+    assert set(kinds) == set(ACQUAINTANCE.values())
+    known = kinds["known"]
+    assert known.sources > 5
+    assert 0.72 <= (known.share or 0.0) <= 0.90
+    assert 0.72 <= (known.share_of_sources or 0.0) <= 0.90
+    for own in kinds.values():
+        assert (own.share or 0.0) > 0.7
+
+
+def test_a_program_left_out_whole_has_no_interval_of_a_known_one(validation: Validation) -> None:
+    kinds = validation.left_out["program"].acquainted["time"]
+    assert not {"known", "new device"} & set(kinds)
+    assert kinds["new program"].sources + kinds["both new"].sources > 10
 
 
 def test_what_is_only_for_orientation_counts_for_no_headline(validation: Validation) -> None:

@@ -12,10 +12,10 @@ import pytest
 from shippedfits import until_calibrated
 
 from autotune.cost.constants import KINDS, PATH, Slack, memory_constants
-from autotune.evidence.cases import covering_spread, memory_cases, weighted_quantile
+from autotune.evidence.cases import covering_spread, memory_cases, student_90, weighted_quantile
 from autotune.evidence.fit import refit
 from autotune.evidence.fit.memory import MemoryRows, fit_memory, log_cdf, memory_rows
-from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory, student_90
+from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:

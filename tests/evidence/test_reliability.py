@@ -40,9 +40,11 @@ def test_the_interval_of_a_share_is_wilson_s(hits: int, n: int, low: float, high
 
 def test_a_source_without_failures_counts_by_group_and_a_group_is_judged_without_itself() -> None:
     a, b = ("s", "m", "x"), ("s", "m", "y")
-    own = [FitClaim(a, "roomy", failed=False, run_by_run=True)] * 3
-    own += [FitClaim(b, "roomy", failed=True, run_by_run=True)]
-    own += [FitClaim(("t", "m", "x"), "crowded", failed=False, run_by_run=False)] * 5
+    own = [FitClaim(a, a, "roomy", failed=False, run_by_run=True)] * 3
+    own += [FitClaim(b, b, "roomy", failed=True, run_by_run=True)]
+    own += [
+        FitClaim(("t", "m", "x"), ("t", "m", "x"), "crowded", failed=False, run_by_run=False)
+    ] * 5
     claims = FitClaims(tuple(own))
     assert claims.without(None) == {
         "roomy": Claims(4, 1),

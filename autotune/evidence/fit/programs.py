@@ -37,8 +37,7 @@ PRIOR_SD, PRIOR_WORTH = 0.20, 2.0  # as sources differ (`time.SOURCE_SD`); progr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramErrors:
-    """Steps of every release, predicted without their program. slower: [n] log of measured over it.
-    """
+    """Steps predicted without their program. slower: [n] log of measured over predicted."""
 
     cases: tuple[MeasuredCase, ...]
     slower: FloatArray

@@ -285,14 +285,6 @@ def nested_sd(
     return total
 
 
-def coverage(left_out: LeftOut, spreads: Spreads, weights: FloatArray | None = None) -> float:
-    """Share of measured steps inside the 80 % interval; rows count the same unless weighted."""
-    ratio = left_out.log_ratio
-    inside = ratio <= Z90 * left_out.log_sd(spreads)
-    inside &= ratio >= -Z90 * left_out.slow_log_sd(spreads)
-    return float(np.average(inside, weights=weights))
-
-
 def _within(left_out: LeftOut) -> Spreads:
     """Spreads of rows around the mean of their source; those between sources stay the prior."""
     names = [item.name for item in fields(Spreads) if item.name not in BETWEEN]

@@ -245,8 +245,13 @@ class Fit:
     def fitted(self, spreads: Spreads) -> Fitted:
         """As the cost model reads it."""
         return Fitted(
-            self.constants, spreads, self.offsets, self.names, self.covariance,
-            observed={}, programs=self.programs,
+            self.constants,
+            spreads,
+            self.offsets,
+            self.names,
+            self.covariance,
+            observed={},
+            programs=self.programs,
         )
 
 

@@ -129,8 +129,10 @@ def acquainted(
     others = {what: _units(level, unit, items) for what, level in _LEVELS.items()}
     kinds: dict[str, list[Residual]] = {name: [] for name in ACQUAINTANCE.values()}
     for item in items:
-        seen = tuple(len(others[what][level(item.case)]) > 1 for what, level in _LEVELS.items())
-        kinds[ACQUAINTANCE[seen]].append(item)
+        program, device = (
+            len(others[what][level(item.case)]) > 1 for what, level in _LEVELS.items()
+        )
+        kinds[ACQUAINTANCE[program, device]].append(item)
     return {
         name: Acquainted(
             len(own), len({i.case.group[0] for i in own}), coverage_of(own), coverage_by_source(own)
