@@ -9,12 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import load_devices
+from autotune.catalog.software import find_software
 from autotune.cost.bill import break_even_steps
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, constants, fitted
+from autotune.cost.memory import component as memory
 from autotune.cost.model import CostModel
+from autotune.cost.spread.memory import OTHER_LOOP
 from autotune.cost.spread.uncertainty import COMPILED, log_gradient, parameter_variance
-from autotune.cost.spread.variance import narrowest_input, never_measured_note
+from autotune.cost.spread.variance import (
+    narrowest_input,
+    narrowings,
+    never_measured_note,
+    new_program_note,
+)
 from autotune.cost.time import compute
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.candidates import Candidates
@@ -55,6 +63,41 @@ def test_a_device_never_measured_says_so_and_reaches_a_factor_and_a_half(
     else:
         assert factor >= 1.5
         assert device in (never_measured_note(device) or "")
+
+
+def test_a_loop_that_nobody_measured_is_less_sure_on_the_slow_side_and_says_so(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(), 1024)
+    own = replace(job, software=find_software({"trainer": "own"}))
+    assert new_program_note(job) is None
+    assert "training loop" in (new_program_note(own) or "")
+    ends = {}
+    for each in (job, own):
+        bill = CostModel(each).price(Candidates.of([(lab.offer("a100"), lab.config(8))]))
+        row = bill.estimate(0)
+        ends[each.software.stack] = row.duration_s
+        late = row.duration_s.p90 / row.duration_s.p50
+        early = row.duration_s.p50 / row.duration_s.p10
+        assert (late > 1.1 * early) == (each is own)
+        assert row.cost_usd.p90 == pytest.approx(row.duration_s.p90 * row.offer.usd_per_s)
+        probe = next(n for n in narrowings(bill, 0) if n.fact == "probe")
+        assert probe.p90 < row.duration_s.p90  # it settles what the loop adds
+    assert ends["own"].p50 == pytest.approx(ends["hf"].p50)
+    assert ends["own"].p90 > ends["hf"].p90
+    taught = CostModel(own, Calibration({"compute": 1.2}, {"compute": 0.05}))
+    row = taught.price(Candidates.of([(lab.offer("a100"), lab.config(8))])).estimate(0)
+    assert row.duration_s.p90 / row.duration_s.p50 == pytest.approx(
+        row.duration_s.p50 / row.duration_s.p10
+    )
+
+
+def test_memory_under_a_loop_that_nobody_measured_is_less_sure(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(), 1024)
+    own = replace(job, software=find_software({"trainer": "own"}))
+    spreads = [
+        float(lab.price(memory.COMPONENT, each, lab.offer("a100"), lab.config(8))["log_sd"])
+        for each in (job, own)
+    ]
+    assert spreads[1] == pytest.approx(np.hypot(spreads[0], OTHER_LOOP), rel=1e-6)
 
 
 def test_compiling_widens_the_interval_even_after_evidence(lab: Any) -> None:

@@ -80,7 +80,7 @@ def test_sources_that_differ_as_wholes_have_a_spread_between_them() -> None:
     alike = replace(own, features=own.features * sure)
     together = fit_spreads(moved(alike, inside))
     apart = fit_spreads(moved(alike, inside + np.asarray([shift[name] for name in own.units])))
-    assert together.source < 0.05
+    assert together.source < 0.06
     assert apart.source > 0.25
     assert apart.residual < 0.1 * apart.source
 

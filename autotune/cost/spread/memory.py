@@ -23,6 +23,7 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
+from autotune.cost.spread.uncertainty import is_new_program
 from autotune.domain.outcome import SAME
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ UNSEEN, INT8, DORA, COMPILED = 0.02, 0.06, 0.05, 0.10
 # source's, which says nothing of how far another's release, dtype or padding lies from what its
 # row tells. An assumption, three times that source's own spread.
 BETWEEN = 0.03
+# A loop of one's own around the classes of transformers: whether it keeps a copy of the logits,
+# fp32 masters or gradients between steps is not known. An assumption: of published figures of such
+# programs half were within 7 % and nine in ten within 23 % (docs/accuracy.md).
+OTHER_LOOP = 0.10
 HOPELESS = 0.01  # probability of fitting under which a run is said to fail for certain
 
 
@@ -77,6 +82,8 @@ def uncertainty(
     spread = np.where(whole, np.maximum(spread, UNSEEN), spread)
     spread = np.where(columns.equals("compile", "off"), spread, np.maximum(spread, COMPILED))
     unpriced = np.hypot(job.uncounted_sd[1], job.work.memory_sd)
+    if is_new_program(job) and not job.software.own_model:
+        unpriced = np.hypot(unpriced, OTHER_LOOP)
     return np.hypot(np.hypot(spread, BETWEEN), unpriced)
 
 

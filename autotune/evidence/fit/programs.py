@@ -85,9 +85,10 @@ def programs_left_out(
     slower: list[FloatArray] = []
     for program in dict.fromkeys(programs):
         kept = np.asarray([own != program for own in programs])
-        if not kept.any():
+        rows = [case for case in cases if program_of(case) == program]
+        if not rows or not kept.any():
             continue
-        own = measured_steps([case for case in cases if program_of(case) == program])
+        own = measured_steps(rows)
         model = fit(steps.take(kept), whole)
         found += own.cases
         slower.append(np.log(own.seconds / model.predict(own)))
