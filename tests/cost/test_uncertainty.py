@@ -69,7 +69,7 @@ def test_a_loop_that_nobody_measured_is_less_sure_on_the_slow_side_and_says_so(l
     job = lab.job(LLAMA, lab.lora(), 1024)
     own = replace(job, software=find_software({"trainer": "own"}))
     assert new_program_note(job) is None
-    assert "training loop" in (new_program_note(own) or "")
+    assert "a loop of your own" in (new_program_note(own) or "")
     ends = {}
     for each in (job, own):
         bill = CostModel(each).price(Candidates.of([(lab.offer("a100"), lab.config(8))]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.catalog.software import OWN_LOOP
 from autotune.cost.bill import slow_log_sd
 from autotune.cost.constants import fitted
 from autotune.cost.spread.joint import DEVICE, PROGRAM, STEP, loadings
@@ -111,10 +112,11 @@ def new_program_note(job: Job) -> str | None:
     if not is_new_program(job):
         return None
     low, high = program_range()
-    known = len(fitted().programs)
+    stack = job.software.stack
     return Decisive(
-        f"your training loop is none of the {known} that were measured: another one took {low:.1f} "
-        f"to {high:.1f} times the model's time. A probe or `autotune learn` settles it"
+        f"no step by {'a loop of your own' if stack == OWN_LOOP else stack} went into the model: "
+        f"such programs take {low:.1f} to {high:.1f} times its time. A probe or `autotune learn` "
+        "settles it"
     )
 
 
