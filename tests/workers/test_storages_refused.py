@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import sqlite3
 import time
 from contextlib import closing
@@ -375,3 +378,21 @@ def test_who_joins_while_the_server_is_down_joins_once_it_is_back(
         assert study.study_name == "run"
         assert len(told) == 1
         backends.close(study._storage)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_shared_folder_without_locks_is_named_with_another_way_to_share(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = optuna.create_study(storage=shared_journal(tmp_path / "study.log"), study_name="s")
+
+    def refuses(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(InputError, match="has no locks of files") as caught:
+        study.add_trial(optuna.create_trial(value=1.0))
+    assert "--storage postgresql" in str(caught.value.hint)
+    monkeypatch.undo()
+    study.add_trial(optuna.create_trial(value=2.0))
+    assert [trial.value for trial in study.trials] == [2.0]
