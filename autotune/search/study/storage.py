@@ -268,7 +268,9 @@ def _in_storage(
         if study.user_attrs.get(JOB_KEY) is not None:
             _check_same_job(study, job_key, job_name, url)
         msg = f"storage {without_password(url)} already holds a study {name!r}"
-        raise InputError(msg, "add --resume to go on in it, or name another run") from None
+        raise InputError(
+            msg, "--resume goes on in it from its own run folder; begin another with another --run"
+        ) from None
 
 
 def _check_ours(study: Study, place: str) -> None:
