@@ -146,7 +146,7 @@ def test_a_storage_with_the_study_of_another_job_is_refused(tuned: Tune, tmp_pat
     tuned(probes=1, mode="good", storage=url)
     other = load_job(ROOT / "jobs" / "tiny_cpu.yaml", set_values={"compile": "off"})
     folder = tmp_path / "elsewhere" / "run"
-    with pytest.raises(InputError, match="of another job .also called .tiny-cpu"):
+    with pytest.raises(InputError, match="of another job"):
         tuned(probes=1, mode="good", storage=url, job=other, run_dir=folder)
 
 
