@@ -31,12 +31,12 @@ from autotune.app.probing.study import probe_candidates
 from autotune.domain.config import Config
 from autotune.probe import device as devices
 from autotune.probe.record import ProbeRecord, config_of, read_records
-from autotune.probe.replay import NOT_RECORDED, replay_key
 from autotune.probe.watch import disturbed
 from autotune.probe.worker.disturbance import Counters
 from autotune.probe.worker.windows import Step, Windows, summary
 from bench.grid import FOLDER, JOB, RECORD, tiny_job
 from bench.probed import bill_of, truth_of
+from bench.recorded import NOT_RECORDED, replay_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -25,11 +25,11 @@ from autotune.catalog.files import write_whole
 from autotune.domain.device import Device, Host
 from autotune.probe import device as devices
 from autotune.probe.record import ProbeLog
-from autotune.probe.replay import replay_key
 from autotune.probe.request import request_for
 from autotune.probe.runner import Place, Runner
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
+from bench.recorded import replay_key
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config

@@ -31,7 +31,6 @@ from autotune.app.probing.study import probe_candidates
 from autotune.cost.model import CostModel
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeLog, config_of, read_records
-from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import request_for
 from autotune.search.alternatives import proposal_order
 from autotune.search.axes import ParameterSpace
@@ -42,6 +41,7 @@ from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench.grid import FOLDER, RECORD, tiny_job, undisturbed
+from bench.recorded import RecordedRunner, replay_key
 from bench.rivals import distinct
 
 if TYPE_CHECKING:

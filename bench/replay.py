@@ -30,12 +30,12 @@ from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.outcome import Infeasible, Measured
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from autotune.probe.replay import Replay, replay_of_cases, sweeps
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
 from bench.probed import replayed
+from bench.recorded import Replay, replay_of_cases, sweeps
 from bench.rivals import distinct
 
 if TYPE_CHECKING:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 
-SOURCE = "ai-dynamo/aiconfigurator operator database, commit 095f58a51 (2026-08-21)"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GemmTimes:

@@ -56,11 +56,6 @@ def asked(
     return Asked(tuple(words), str(Path.cwd()))
 
 
-def _key(pair: str) -> str:
-    """What an option `KEY=VALUE` is of."""
-    return pair.partition("=")[0].strip()
-
-
 def _words(parameter: Any, value: object) -> Iterator[str]:  # noqa: ANN401 - moved between versions
     """One parameter as typed: its value, or its longest option name and its value or values."""
     values = value if isinstance(value, list | tuple) else [value]

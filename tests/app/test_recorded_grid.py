@@ -10,11 +10,11 @@ from builders import BRIEF
 
 from autotune.cost.time import launch
 from autotune.probe.record import read_records
-from autotune.probe.replay import RecordedRunner, replay_key
 from autotune.probe.request import Effort, request_for
 from autotune.search.selection import TIE
 from bench.grid import FOLDER, RECORD, configurations, tiny_job
 from bench.probed import answer, replayed
+from bench.recorded import RecordedRunner, replay_key
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

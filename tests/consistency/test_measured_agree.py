@@ -23,10 +23,10 @@ from autotune.cost.constants import memory_constants
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.outcome import Estimated
 from autotune.probe.record import read_records
-from autotune.probe.replay import RecordedRunner
 from autotune.report import phrases
 from autotune.search.posterior import stopping
 from bench.grid import FOLDER, RECORD, tiny_job
+from bench.recorded import RecordedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.outcome import Measured
 from autotune.evidence.record.table import read_cases
 from autotune.probe.record import read_records
-from autotune.probe.replay import sweeps
 from autotune.probe.runner import Place
 from bench import gpu_suite
 from bench.gpu_suite import items, jobs, run_suite
+from bench.recorded import sweeps
 
 if TYPE_CHECKING:
     import pytest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.probe.record import ProbeRecord
-    from autotune.probe.replay import RecordedRunner
-    from autotune.probe.runner import Place, Runner
+    from autotune.probe.runner import Place
     from autotune.probe.together import Meeting
 
     Request = dict[str, Any]
@@ -44,6 +43,17 @@ CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 QUICKER = 0.7  # of the seconds at full depth: from there on two small depths are worth their error
 
 
+class Answers(Protocol):
+    """What answers a probe's request: a `Runner`, or what keeps the answers of earlier ones."""
+
+    def run(
+        self, request: dict[str, Any], config: dict[str, Any], *,
+        predicted: dict[str, float] | None = None, role: str = "search",
+        timeout_s: float | None = None,
+    ) -> ProbeRecord:  # fmt: skip
+        """The record of one probe."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """How much may be probed, and where."""
@@ -54,9 +64,7 @@ class ProbeOptions:
     effort: Effort = field(default_factory=Effort)
     timeout_s: float = 300.0
     worker: tuple[str, ...] | None = None  # tests put a fake one here
-    runner: Callable[[Place], Runner | RecordedRunner] | None = (
-        None  # a replay answers instead of a device
-    )
+    runner: Callable[[Place], Answers] | None = None  # records answer instead of a device
     held_bytes: float | None = None  # by the device, where the bill's limits are another machine's
     reuse: bool = True  # what earlier studies on this machine measured and learned
     workers: int | None = None  # that the search starts; 0: it waits for some; None: it is alone

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 EXACT = 8  # changes taken one by one: 2^8 mixtures; the smallest others are one step together
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
 OUTSIDE_COMPONENTS = {"checkpoint_every_steps": ("checkpoint",)}  # read by the composition itself
-SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,6 @@ class Cache:
         return found
 
 
-TERMS = tuple(item.name for item in fields(Cache))
 # Of the replays: (share, log sd of it). Those of several devices, which no trace covers, are hand
 # estimates: one more of the root and two of the layers' units on their way.
 PRIORS = {

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 # Measured: the robust scatter of predicted over measured steps within one source, model, device and
 # length, median of 21 such groups with four rows or more: 0.03 to 0.12 in most, 0.07 in the middle.
 OWN_SCATTER = 0.07
-# Causes that all candidates share.
-PROGRAM = "stack"
-JOBS = ("lengths", "padding", PROGRAM, "kernels", "variant", "uncounted", "objective")
+PROGRAM = "stack"  # one of the causes that all candidates share
 SCATTER, OWN, CONSTANTS, DEVICE, COMPILE, LUCK = (
     "scatter", "own", "constants", "device", "compile", "luck"
 )  # fmt: skip

@@ -43,11 +43,6 @@ def odds_of_row(limits: LimitsPayload, row: Row) -> tuple[LimitOdds, ...]:
     return odds(stated, row.duration_s, row.cost_usd)
 
 
-def keeps(limits: LimitsPayload, row: Row) -> bool:
-    """Whether a row keeps every stated limit with the asked probability."""
-    return all(each.kept for each in odds_of_row(limits, row))
-
-
 def missed_words(limits: LimitsPayload, row: Row) -> dict[str, str]:
     """Of each limit that a row does not keep: whether its middle is past it, or it only may be."""
     middle = {
