@@ -18,7 +18,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.locks import own_folder, take_away_dead
