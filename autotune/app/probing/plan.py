@@ -43,7 +43,7 @@ CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 QUICKER = 0.7  # of the seconds at full depth: from there on two small depths are worth their error
 
 
-class Answers(Protocol):
+class AnyRunner(Protocol):
     """What answers a probe's request: a `Runner`, or what keeps the answers of earlier ones."""
 
     def run(
@@ -64,7 +64,7 @@ class ProbeOptions:
     effort: Effort = field(default_factory=Effort)
     timeout_s: float = 300.0
     worker: tuple[str, ...] | None = None  # tests put a fake one here
-    runner: Callable[[Place], Answers] | None = None  # records answer instead of a device
+    runner: Callable[[Place], AnyRunner] | None = None  # records answer instead of a device
     held_bytes: float | None = None  # by the device, where the bill's limits are another machine's
     reuse: bool = True  # what earlier studies on this machine measured and learned
     workers: int | None = None  # that the search starts; 0: it waits for some; None: it is alone
