@@ -41,11 +41,9 @@ def test_the_workers_step_is_the_plain_trainers(bench: Bench) -> None:
     pytest.fail(f"worker over plain Trainer: {seen}")
 
 
-@pytest.mark.parametrize("layers", [8, 24])
-def test_two_depths_are_the_full_depth_and_within_one_percent_in_memory(
-    bench: Bench, layers: int
-) -> None:
-    job = small_job(layers=layers, kind="full")
+def test_two_depths_are_the_full_depth_and_within_one_percent_in_memory(bench: Bench) -> None:
+    """From 2 and 6 of 24 layers: shallower models are a shorter way of the same line."""
+    job = small_job(layers=24, kind="full")
     seen = []
     for _ in range(ATTEMPTS):
         found = depth_over_full(bench, job, 1, BRIEF)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
+    from autotune.probe.record import ProbeRecord
 
     Tune = Callable[..., Recommendation]
 
@@ -33,7 +35,7 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 
 @pytest.fixture
 def tuned(job: Job, tmp_path: Path) -> Tune:
-    def run(mode: str = "machine", *, told: list[str] | None = None, **changes: Any) -> Any:
+    def run(mode: str = "machine", **changes: Any) -> Any:
         subject = changes.pop("job", job)
         own = {name: changes.pop(name) for name in ("probes", "budget_s", "on") if name in changes}
         probing = ProbeOptions(worker=(str(FAKE), mode), **own)
@@ -43,18 +45,45 @@ def tuned(job: Job, tmp_path: Path) -> Tune:
             probing=probing,
             **changes,
         )
-        lines: list[str] = [] if told is None else told
-        return tune(subject, options, lines.append)
+        return tune(subject, options)
 
     return run
 
 
-def test_the_pick_ran_and_is_the_best_of_what_ran(tuned: Tune, tmp_path: Path) -> None:
-    answer = tuned(probes=6)
+@dataclass(frozen=True)
+class Searched:
+    """One search of the machine that nobody changes afterwards: its answer, words and records."""
+
+    answer: Recommendation
+    told: list[str]
+    records: list[ProbeRecord]
+
+
+def searched(job: Job, folder: Path, probes: int) -> Searched:
+    told: list[str] = []
+    probing = ProbeOptions(worker=(str(FAKE), "machine"), probes=probes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_HOME", str(folder / "home"))
+        options = Options(score="probe", run_dir=folder / "run", probing=probing)
+        answer = tune(job, options, told.append)
+    return Searched(answer, told, read_records(folder / "run" / PROBES_FILE))
+
+
+@pytest.fixture(scope="module")
+def of_four(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    return searched(job, tmp_path_factory.mktemp("four"), 4)
+
+
+@pytest.fixture(scope="module")
+def of_eight(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    return searched(job, tmp_path_factory.mktemp("eight"), 8)
+
+
+def test_the_pick_ran_and_is_the_best_of_what_ran(of_eight: Searched) -> None:
+    answer, records = of_eight.answer, of_eight.records
     assert answer.best is not None
     assert answer.best.basis == "measured"
     assert answer.best.measured is not None
-    records = read_records(tmp_path / "run" / PROBES_FILE)
     ran = [record for record in records if record.ok]
     assert answer.best.config.as_dict()["micro_batch_size"] == max(
         record.config["micro_batch_size"] for record in ran
@@ -65,8 +94,8 @@ def test_the_pick_ran_and_is_the_best_of_what_ran(tuned: Tune, tmp_path: Path) -
     assert sum(answer.best.time_s.as_dict().values()) == pytest.approx(answer.best.duration_s.p50)
 
 
-def test_the_users_own_choices_are_priced_beside_what_was_measured(tuned: Tune) -> None:
-    answer = tuned(probes=4)
+def test_the_users_own_choices_are_priced_beside_what_was_measured(of_four: Searched) -> None:
+    answer = of_four.answer
     assert answer.best is not None
     assert answer.sensitivities
     for each in answer.sensitivities:
@@ -85,18 +114,14 @@ def test_out_of_memory_is_an_infeasible_trial_and_no_failure(tuned: Tune, tmp_pa
     assert not any(trial["fits"] for trial in oom)
 
 
-def test_a_broken_kernel_is_found_once_and_never_run_again(tuned: Tune, tmp_path: Path) -> None:
-    tuned(probes=8)
-    records = read_records(tmp_path / "run" / PROBES_FILE)
-    broken = [record for record in records if record.config["attention"] == "eager"]
+def test_a_broken_kernel_is_found_once_and_never_run_again(of_eight: Searched) -> None:
+    broken = [record for record in of_eight.records if record.config["attention"] == "eager"]
     assert len(broken) <= 2
     assert all(record.status == "crash" for record in broken)
 
 
-def test_one_line_a_probe_says_what_was_measured_and_what_is_left(tuned: Tune) -> None:
-    told: list[str] = []
-    tuned(probes=4, told=told)
-    lines = [line for line in told if line.startswith("probe ")]
+def test_one_line_a_probe_says_what_was_measured_and_what_is_left(of_four: Searched) -> None:
+    lines = [line for line in of_four.told if line.startswith("probe ")]
     assert len(lines) >= 2
     assert any("/step" in line and "best" in line for line in lines)
     assert all("left" in line for line in lines)
@@ -225,10 +250,9 @@ def test_the_tiny_job_is_tuned_by_real_probes(
 
 
 def test_the_first_probe_and_the_picks_own_run_are_expected_to_import_and_no_other(
-    tuned: Tune, tmp_path: Path
+    of_four: Searched,
 ) -> None:
-    tuned(probes=4)
-    records = read_records(tmp_path / "run" / PROBES_FILE)
+    records = of_four.records
     expected = {r.role + r.key: r.predicted["probe_s"] for r in reversed(records)}
     picked = next(r.key for r in records if r.role == "confirm")
     first = next(r.key for r in records if r.role == "search")
