@@ -34,7 +34,7 @@ def test_enough_of_the_public_record_is_covered(found: Refit, limits: dict[str, 
     assert everything.groups >= limits["steps"]["groups"]
 
 
-@pytest.mark.parametrize("unit", ["source", "device", "group"])
+@pytest.mark.parametrize("unit", ["source", "program", "device", "group"])
 @pytest.mark.parametrize(
     "figure", ["time", "memory", "memory_allocated", "memory_reserved", "memory_driver"]
 )
@@ -62,9 +62,14 @@ def test_the_median_over_devices_is_this_good(found: Refit, limits: dict[str, An
     assert found.accuracy.median_over_devices <= limits["devices"]["median_of_medians"]
 
 
-def test_the_interval_holds_about_four_of_five_rows(found: Refit, limits: dict[str, Any]) -> None:
-    coverage = found.accuracy.scopes["all rows"].coverage
-    assert limits["coverage"]["least"] <= coverage <= limits["coverage"]["most"]
+def test_the_interval_holds_about_four_of_five_sources(
+    validation: Validation, limits: dict[str, Any]
+) -> None:
+    known = validation.left_out["source"].acquainted["time"]["known"]
+    assert known.sources >= limits["coverage"]["sources"]
+    for share in (known.share, known.share_of_sources):
+        assert share is not None
+        assert limits["coverage"]["least"] <= share <= limits["coverage"]["most"]
 
 
 def test_configurations_of_one_job_come_in_the_right_order(
