@@ -114,6 +114,8 @@ def norm_kept(model: Model, mode: Mode) -> float:
     it reads an fp32 copy.
     """
     h = model.hidden_size
+    if mode.compiled:
+        return mode.stream * h + (8.0 if model.norm == "layernorm" else 4.0)
     if family_memory(model.family).plain_layernorm:
         return (12.0 if mode.train_base else 8.0) * h + 4.0
     if model.norm == "layernorm":
@@ -150,7 +152,7 @@ def reads_stream(model: Model, mode: Mode) -> bool:
         return True
     if model.norm == "rmsnorm" and mode.fused_norms:
         return True
-    return mode.stream == 4.0
+    return mode.compiled or mode.stream == 4.0
 
 
 def _norms(model: Model, mode: Mode) -> float:
@@ -160,8 +162,9 @@ def _norms(model: Model, mode: Mode) -> float:
     if model.qk_norm != "none":
         width = model.query_size + model.kv_size
         heads = model.num_attention_heads + model.num_kv_heads
-        token += 4.0 * width + 4.0 * (heads if model.qk_norm == "per_head" else 2)
-        token += _scaled(model, mode, mode.compute) * width
+        token += 4.0 * (heads if model.qk_norm == "per_head" else 2)
+        each = 4.0 + _scaled(model, mode, mode.compute)
+        token += (mode.compute if mode.compiled else each) * width
     return token
 
 
@@ -243,6 +246,8 @@ def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]
         inputs = ()
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
     units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
+    if mode.compiled and units > 1.0:  # from its input, whatever it is written in
+        units, cast = _KEPT_BY_OTHERS[:2]
     width, inner = float(output[0].in_features), inner_bytes(model, mode)
     if mode.fused_adapters:  # its two factors; their product is made again
         return token + 2.0 * inner * width
@@ -302,12 +307,13 @@ def _group(method: Method, mode: Mode, group: _Group) -> float:
     if not group.linears:
         return 0.0
     width = float(group.linears[0].in_features)
-    token, shared = 0.0, False
+    token, shared, copied = 0.0, False, False
     for item in group.linears:
         if mode.train_base:
             own = group.element != mode.compute  # autocast copies the input of each linear
             shared |= not own
-            token += mode.compute * width if own else 0.0
+            token += mode.compute * width if own and not copied else 0.0
+            copied = own and mode.compiled
             continue
         shared |= mode.keeps_inputs
         if mode.fused_adapters:

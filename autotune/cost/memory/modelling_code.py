@@ -131,7 +131,8 @@ class Mode:
     norm hands over in fp32 stays fp32 through the MLP. keeps_inputs: those linears hold on to what
     they read. fused_norms: one kernel for an RMSNorm, which keeps its input as it is (Liger,
     Unsloth, a compiled layer). fused_gate: one kernel for activation and product of a gated MLP,
-    which keeps their two inputs (Liger's SiLUMul, GELUMul). repeats_base: DoRA multiplies the base
+    which keeps their two inputs (Liger's SiLUMul, GELUMul). compiled: all that is pointwise is made
+    again from what matrix products and reductions read, and a copy that several read is one. repeats_base: DoRA multiplies the base
     a second time, for what dropout left of its input. narrow_norms: a LayerNorm casts itself to the
     compute dtype and leaves autocast for its product (llm-foundry). fused_adapters: matrices with
     their adapters are one operation that keeps what it read once; that of a gated MLP makes the
@@ -153,6 +154,7 @@ class Mode:
     fused_gate: bool = False
     repeats_base: bool = False
     narrow_norms: bool = False
+    compiled: bool = False
     fused_adapters: bool = False
     expands_heads: bool = False
 
@@ -165,6 +167,8 @@ class Mode:
 # Source: llm-foundry 0.3 models/layers/norm.py, LPLayerNorm, its default norm_type.
 NARROW_NORMS = frozenset({"llm-foundry"})
 LITGPT = "litgpt"
+# Losses that have all logits as a tensor of torch: nothing else is there to compile.
+WHOLE_LOSSES = frozenset({"upcast", "upcast_copy", "native"})
 CHUNK_TOKENS = 128.0  # tokens of a row whose logits and loss are one tensor (lm_head_chunk_size)
 LOGIT_BYTES = 8.0  # of every chunk the fp32 logits that fabric answers with, and the log-softmax
 # torchtune's CEWithChunkedOutputLoss: eight chunks, of each the 16-bit logits and the log-softmax
@@ -184,20 +188,36 @@ def is_torchtune(job: Job) -> bool:
     return job.software.own_model and job.software.stack == TORCHTUNE
 
 
-# torch.compile of one layer at a time, in trainers with code of their own.
+# torch.compile of one layer at a time and of the loss by itself, in trainers with code of their own.
 _COMPILES_LAYERS = frozenset({TORCHTUNE, "torchtitan"})
 
 
-def compiles_layers(job: Job, columns: Columns) -> BoolArray:
-    """[rows] whether the layers of a trainer's own model are compiled, each by itself.
+def compiles_blocks(job: Job) -> bool:
+    """Whether the trainer compiles its own layers, each by itself, and the loss by itself."""
+    return job.software.own_model and job.software.stack in _COMPILES_LAYERS
 
-    A norm and the product of a gated MLP then keep what they read, as hand-written kernels do: the
-    rest is pointwise and made again in the backward. Source: torchtune 0.6.1 training/_compile.py;
-    torchtitan parallelisms/parallelize_llama.py, apply_compile; torch._functorch partitioners.py,
-    which keeps what matrix products read and recomputes what fuses.
+
+def compiles_layers(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether torch.compile sees each layer whole, alone or in the model.
+
+    A norm, an activation and the product of a gated MLP then keep what they read, as hand-written
+    kernels do: the rest is pointwise and made again in the backward. Layers of bitsandbytes, DoRA
+    and experts that wait for their router break the graph inside a layer: they count as eager.
+    Source: torch._functorch partitioners.py, which keeps what matrix products read and recomputes
+    what fuses; its graphs of the classes of transformers (tests/cost/test_compiled.py); torchtune
+    0.6.1 training/_compile.py; torchtitan parallelisms/parallelize_llama.py, apply_compile.
     """
-    own = job.software.own_model and job.software.stack in _COMPILES_LAYERS
-    return own & ~columns.equals("compile", "off")
+    whole = not (job.method.is_quantised or job.model.is_moe or job.method.is_dora)
+    return (whole or compiles_blocks(job)) & ~columns.equals("compile", "off")
+
+
+def compiles_loss(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether the loss is compiled: with the whole model, or by itself.
+
+    Compiled block by block, the loss of transformers stays eager; one that tiles does always.
+    """
+    whole = columns.equals("compile_scope", "model") & (job.software.loss in WHOLE_LOSSES)
+    return compiles_layers(job, columns) & (whole | compiles_blocks(job))
 
 
 def expands_heads(job: Job) -> bool:

@@ -29,6 +29,7 @@ from autotune.cost.memory.modelling_code import (
     Mode,
     as_run,
     compiles_layers,
+    compiles_loss,
     expands_heads,
     family_memory,
     fuses_adapters,
@@ -127,7 +128,7 @@ class Step:
     foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
     eager: BoolArray
     room: FloatArray  # what the device has for the allocator
-    compiled: BoolArray  # a loss that is compiled with the layers
+    compiled: BoolArray  # a loss that is compiled
     before: FloatArray  # of the micro-batch before that is alive until the forward has answered
 
     @property
@@ -208,7 +209,7 @@ class Step:
             ),
             eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
             room=device_memory.capacity(columns) - device_memory.context(columns),
-            compiled=compiles_layers(job, columns),
+            compiled=compiles_loss(job, columns),
             before=_before(job, size, modes, tokens),
         )
 
@@ -263,6 +264,7 @@ class _Modes:
                 fused_norms=(job.software.kernels != "eager" or bool(compiled[i]))
                 and job.model.norm == "rmsnorm",
                 fused_gate=job.software.kernels == "liger" or bool(compiled[i]),
+                compiled=bool(compiled[i]),
                 looped=job.model.is_moe and not experts_fused(job),
                 repeats_base=dora.repeats_base(job),
                 fused_adapters=fuses_adapters(job),
