@@ -132,12 +132,12 @@ class Mode:
     they read. fused_norms: one kernel for an RMSNorm, which keeps its input as it is (Liger,
     Unsloth, a compiled layer). fused_gate: one kernel for activation and product of a gated MLP,
     which keeps their two inputs (Liger's SiLUMul, GELUMul). compiled: all that is pointwise is made
-    again from what matrix products and reductions read, and a copy that several read is one. repeats_base: DoRA multiplies the base
-    a second time, for what dropout left of its input. narrow_norms: a LayerNorm casts itself to the
-    compute dtype and leaves autocast for its product (llm-foundry). fused_adapters: matrices with
-    their adapters are one operation that keeps what it read once; that of a gated MLP makes the
-    product again in its backward, in place (Unsloth). expands_heads: grouped keys and values are
-    copied for every query head before the kernel.
+    again from what matrix products and reductions read, and a copy that several read is one.
+    repeats_base: DoRA multiplies the base a second time, for what dropout left of its input.
+    narrow_norms: a LayerNorm casts itself to the compute dtype and leaves autocast for its product
+    (llm-foundry). fused_adapters: matrices with their adapters are one operation that keeps what it
+    read once; that of a gated MLP makes the product again in its backward, in place (Unsloth).
+    expands_heads: grouped keys and values are copied for every query head before the kernel.
     """
 
     compute: float
@@ -188,7 +188,7 @@ def is_torchtune(job: Job) -> bool:
     return job.software.own_model and job.software.stack == TORCHTUNE
 
 
-# torch.compile of one layer at a time and of the loss by itself, in trainers with code of their own.
+# torch.compile of one layer at a time, and of the loss by itself, in trainers with their own code.
 _COMPILES_LAYERS = frozenset({TORCHTUNE, "torchtitan"})
 
 

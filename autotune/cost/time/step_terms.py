@@ -283,7 +283,7 @@ def _attention_terms(
     return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
 
 
-def _compiled(job: Job, graphs: BoolArray, left: float) -> FloatArray:
+def _compiled(job: Job, graphs: BoolArray, left: FloatArray | float) -> FloatArray:
     """[rows] share of the eager traffic that torch.compile leaves. graphs: where it compiles."""
     if job.method.is_lora and job.method.is_quantised:
         left = 1.0 - kernels.BROKEN_GRAPH * (1.0 - left)
@@ -322,10 +322,13 @@ def _traffic(
     total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
     cast = kernels.cast_bytes(model, job.method)
     total += np.where(launch.half(columns), cast.total(again), 0.0)
-    score = kernels.EAGER_SCORE_BYTES
+    score = kernels.EAGER_SCORE_BYTES.total(again)
+    fewer = kernels.COMPILED_SCORE_BYTES.total(again) + np.where(
+        rows.length > kernels.HELD_SCORES, kernels.REREAD_SCORE_BYTES.total(again), 0.0
+    )
     pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
     eager = columns.equals("attention", "eager")
-    total += np.where(eager, pairs * score.total(again), 0.0)
+    total += np.where(eager, pairs * score * _compiled(job, graphs, fewer / score), 0.0)
     return total, kernels.dequantised_bytes(job) * _dequantisations(job, again)
 
 
