@@ -63,6 +63,18 @@ def test_an_offset_of_own_model_code_scales_what_is_saved_and_widens_the_spread(
     assert at(job, hf=Offset(0.5, 0.5))["activations"] == plain["activations"]
 
 
+def test_a_compiled_model_is_less_sure_the_more_of_it_is_live(lab: Any) -> None:
+    job = lab.job(MODEL, lab.lora())
+    known = {"activation_checkpointing": "full", "micro_batch_size": 1}
+    live = {"activation_checkpointing": "none", "micro_batch_size": 8}
+    sure = price(lab, job, compile="default", **known)
+    unsure = price(lab, job, compile="default", **live)
+    eager = price(lab, job, compile="off", **live)
+    assert unsure["activations"] < eager["activations"]
+    assert sure["log_sd"] < unsure["log_sd"] < 0.4
+    assert unsure["log_sd"] > 2 * eager["log_sd"]
+
+
 def test_the_chance_of_fitting_falls_with_the_batch_and_ends_in_a_certain_failure(lab: Any) -> None:
     job = lab.job(MODEL, lab.lora(), length=2048)
     found = [price(lab, job, micro=micro) for micro in (1, 2, 4, 8, 16)]
