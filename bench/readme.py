@@ -76,6 +76,9 @@ def output_of(*arguments: str) -> str:
             cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         text = (done.stdout or done.stderr).replace(str(Path(folder) / "runs"), "runs")
+    if done.returncode == 1:  # a bug's; what the user states wrongly has codes of its own
+        msg = f"autotune {' '.join(arguments)}: {done.stderr.strip()}"
+        raise RuntimeError(msg)
     text = re.sub(r",\s+\d+ days ago", "", text)  # so that a day alone makes no part stale
     text = re.sub(r"runs/\d{8}-\d{6}-", STAMPED, text)  # nor the second of a run
     return "\n".join(line.rstrip() for line in text.strip().splitlines())

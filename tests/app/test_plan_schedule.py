@@ -105,6 +105,7 @@ def test_the_bound_of_a_chain_is_its_length() -> None:
     chain = [Task("a", 5.0), Task("b", 7.0, (0,)), Task("c", 1.0)]
     assert lower_bound(chain, 4) == 12.0
     assert schedule(chain, 4).makespan_s == 12.0
+    assert schedule(chain, 4).gap == 0.0
 
 
 def test_two_light_runs_share_a_card_at_full_speed_and_heavy_ones_do_not() -> None:

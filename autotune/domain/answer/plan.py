@@ -238,6 +238,11 @@ class Schedule:
     shared: bool = False
 
     @property
+    def gap(self) -> float:
+        """By which share the schedule may at most be longer than the best one."""
+        return self.makespan_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0 else 0.0
+
+    @property
     def busy_fraction(self) -> float:
         """Share of the machines' time in which at least one run is on them."""
         if self.makespan_s <= 0:
