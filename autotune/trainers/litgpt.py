@@ -357,6 +357,9 @@ def _notes(plan: Plan) -> list[str]:
     job, notes = plan.job, trainer_notes(plan, "litgpt", evaluates=False, pads=False)
     if plan.config.precision in {"fp32", "tf32"}:
         notes.append("litgpt's 32-true multiplies in tf32 where the device has it")
+    narrow = _contract(plan).get("precision") == "bf16-true" and job.method.is_lora
+    if narrow and plan.config.adapter_dtype == "fp32":
+        notes.append("litgpt's bf16-true trains bf16 adapters, not adapter_dtype fp32")
     if job.epochs != int(job.epochs) and "epochs" in length_of_run(plan, "epochs"):
         notes.append(f"litgpt counts whole epochs: {job.epochs:g} has to be rounded")
     if plan.may_be_interrupted:

@@ -125,7 +125,7 @@ def test_a_leader_that_is_killed_while_it_begins_is_taken_for_what_it_is_and_fol
 ) -> None:
     monkeypatch.setattr(joins, "BEGIN_S", 0.0)
     code, writes = in_child(lambda: lead(search, where))
-    assert (code, writes) == (0, 5)
+    assert (code, writes) == (0, 7)
     points = range(2, writes + 1)  # before the first there is no study
     for at in points if where.storage is None else points[1:2]:  # a database is slow to make
         url = where.storage and f"sqlite:///{tmp_path / f'{at}.db'}"

@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 
     from autotune.app.probing.measured_bill import MeasuredRow
     from autotune.app.probing.study import Probed
-    from autotune.app.tune.priced import Priced
-    from autotune.app.tune.tune import Options
+    from autotune.app.tune.priced import Options, Priced
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
     from autotune.domain.device import Offer

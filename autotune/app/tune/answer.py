@@ -33,9 +33,8 @@ from autotune.space.rules import violations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.app.tune.priced import Priced
+    from autotune.app.tune.priced import Options, Priced
     from autotune.app.tune.tracing import Tracing
-    from autotune.app.tune.tune import Options
     from autotune.app.whatif.waterfall import RunEdit
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Sensitivity

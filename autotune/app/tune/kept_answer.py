@@ -17,8 +17,7 @@ from autotune.domain.secrets import left_out_note, without_secrets
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.app.tune.priced import Priced
-    from autotune.app.tune.tune import Options
+    from autotune.app.tune.priced import Options, Priced
     from autotune.domain.answer.limits import ShortRows
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.answer.waterfall import WhatIf

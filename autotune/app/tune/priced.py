@@ -22,13 +22,15 @@ from autotune.pricing import Pricing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autotune.app.tune.tune import Options
+    from autotune.app.probing.plan import ProbeOptions
     from autotune.cost.bill import Bill
+    from autotune.domain.answer.recommendation import Asked
     from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
+    from autotune.search.selection import Objective
     from autotune.space.enumerate import Enumeration
 
 OLDEST = 3  # prices that are named, of many
@@ -47,6 +49,28 @@ def check_choices(**chosen: str | None) -> None:
         known = CHOICES[option]
         if word is not None and word not in known:
             raise unknown(option, str(word)[:80], known, f"{option} is one of {', '.join(known)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to tune: what is minimised, who proposes, where the run is kept."""
+
+    space: str | None = None
+    objective: Objective = "cost"
+    sampler: str = "calibrated"
+    trials: int = 100
+    seed: int = 0
+    run_dir: Path | None = None
+    resume: bool = False
+    storage: str | None = None
+    exports: tuple[str, ...] = ()
+    fidelity: str = "auto"
+    trust_remote_code: bool = False
+    score: str = "model"
+    dry_run: bool = False
+    probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
+    present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
+    asked: Asked | None = None  # the command line, to name what to type next
 
 
 @dataclass(frozen=True, slots=True)

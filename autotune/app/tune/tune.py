@@ -13,11 +13,10 @@ from autotune.app.runs.export import check_exports
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
-from autotune.app.tune.priced import asked_of, check_choices, price, run_dir_of
+from autotune.app.tune.priced import Options, asked_of, check_choices, price, run_dir_of
 from autotune.app.tune.tracing import choose_traced
 from autotune.cost.columns import reusing_tables
 from autotune.domain.paths import whole
-from autotune.frozen import dataclass
 from autotune.search import selection
 from autotune.search.study.samplers import CALIBRATED, check_sampler
 
@@ -25,37 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autotune.app.probing.plan import ProbeOptions
     from autotune.app.tune.priced import Priced
-    from autotune.domain.answer.recommendation import Asked, Recommendation
-    from autotune.domain.config import KnobValue
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
-    from autotune.search.selection import Objective, Selection
+    from autotune.search.selection import Selection
     from autotune.search.study.study import Exploration
 
 __all__ = ["Options", "tune"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to tune: what is minimised, who proposes, where the run is kept."""
-
-    space: str | None = None
-    objective: Objective = "cost"
-    sampler: str = "calibrated"
-    trials: int = 100
-    seed: int = 0
-    run_dir: Path | None = None
-    resume: bool = False
-    storage: str | None = None
-    exports: tuple[str, ...] = ()
-    fidelity: str = "auto"
-    trust_remote_code: bool = False
-    score: str = "model"
-    dry_run: bool = False
-    probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
-    present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
-    asked: Asked | None = None  # the command line, to name what to type next
 
 
 @reusing_tables()

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 SEEN = frozenset({"llama", "mistral", "mixtral", "gpt_bigcode", "granite"})
 UNSEEN, INT8, DORA, COMPILED = 0.02, 0.06, 0.05, 0.10
 # Of what is live in a compiled model of transformers: what torch's partitioner keeps is derived,
-# and a loop may have its loss outside of what is compiled. An assumption: of four published peaks
-# of such runs one was as predicted within 2 %, one a sixth less, two 1.4 times as much.
+# and no pair of runs is of the Trainer. An assumption: of four published peaks one was as predicted
+# within 2 %, one a third less, two a tenth and a fifth more.
 COMPILED_LIVE = 0.25
 # Between sources, beside the kind's own: nearly all readings of the classes of transformers are one
 # source's, which says nothing of how far another's release, dtype or padding lies from what its
