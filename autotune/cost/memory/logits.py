@@ -19,7 +19,6 @@ from autotune.cost.memory.modelling_code import (
     CHUNK_TOKENS,
     LISTED_CHUNKS,
     LOGIT_BYTES,
-    compiles_blocks,
     family_memory,
     is_litgpt,
     is_torchtune,
@@ -86,11 +85,7 @@ def forward_bytes(
     autocast: whether the loss of such logits runs in fp32, which decides that of their own dtype.
     """
     eager = _forward(job, tokens, compute, autocast)
-    # accelerate hands logits on in fp32, as an output of what is compiled
-    handed = 4.0 * np.where(autocast & (compute < 4.0), 1.0, 0.0) * tokens * job.model.vocab_size
-    outside = 0.0 if job.software.own_model else handed
-    fused = np.minimum(compiled_bytes(job, tokens, compute) + outside, eager)
-    return np.where(compiled, fused, eager)
+    return np.where(compiled, compiled_bytes(job, tokens, compute), eager)
 
 
 def _forward(job: Job, tokens: FloatArray, compute: FloatArray, autocast: BoolArray) -> FloatArray:
@@ -141,16 +136,12 @@ def _backward(
 
 
 def compiled_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
-    """[bytes] of a compiled loss: it keeps the logits that it reads and a sum a token.
+    """[bytes] of a loss that is compiled by itself: it keeps what it reads and a sum a token.
 
-    A list of chunks: 16-bit logits, and the gradient of one. By itself, whole logits come in fp32,
-    and their gradient beside them is fp32, then in 16 bits. With the model, the fp32 copy is never
-    written: logits and their gradient are as the matrix product has them. Source: torchtune 0.6.1
-    modules/transformer.py (`.float()` outside the layers) and training/_compile.py, compile_loss;
-    the partitioner's graphs of transformers' classes (tests/cost/test_compiled.py).
+    A list of chunks: 16-bit logits, and the gradient of one. Whole logits come in fp32, and
+    their gradient beside them is fp32, then in 16 bits. Source: torchtune 0.6.1
+    modules/transformer.py (`.float()` outside the layers) and training/_compile.py, compile_loss.
     """
-    if not compiles_blocks(job):
-        return 2.0 * compute * tokens * job.model.vocab_size
     each = compute * (1.0 + 1.0 / LISTED_CHUNKS) if _lists(job) else 8.0 + compute
     return each * tokens * job.model.vocab_size
 
