@@ -171,8 +171,7 @@ def compare(
     """
     from autotune.app.compare.compare import CompareOptions
     from autotune.app.compare.compare import compare as find
-    from autotune.app.job.load import NamedJob, load_jobs
-    from autotune.app.job.overrides import Overrides
+    from autotune.app.job.load import NamedJob, Overrides, load_jobs
 
     if isinstance(job, (str, Path)):
         jobs = load_jobs(Path(job), Overrides(gpus=_names(gpus)))
@@ -218,7 +217,7 @@ def recompute(
     Args:
         run: a run folder, or a job file; the last run if left out.
         gpus: other hardware, as in `tune`.
-        changes: fields of `autotune.app.job.overrides.Overrides` (price, set_values, deadline,
+        changes: fields of `autotune.app.job.load.Overrides` (price, set_values, deadline,
             ...) and of `autotune.app.recompute.recompute.RecomputeOptions` (software, vary,
             fidelity, ...).
 
@@ -227,7 +226,7 @@ def recompute(
     """
     from dataclasses import fields
 
-    from autotune.app.job.overrides import Overrides
+    from autotune.app.job.load import Overrides
     from autotune.app.recompute.recompute import RecomputeOptions
     from autotune.app.recompute.recompute import recompute as again
 

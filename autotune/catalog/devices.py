@@ -1,5 +1,7 @@
 """Devices: facts of `data/devices.csv` and `data/achievable.csv`, and how a name finds one.
 
+With a device comes the host that is assumed around it where nobody describes the machine.
+
 Rates are dense with fp32 accumulation. A driver's name alone does not identify a board (an A100
 has 40 or 80 GB, modified RTX 4090s have 48), so `identify` also compares the reported memory.
 """
@@ -11,11 +13,19 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.local import cpu_device, default_host, local_host
+from autotune.catalog.local import (
+    ASSUMED_CHECKPOINT_WRITE_BYTES_PER_S,
+    ASSUMED_DISK_BYTES,
+    ASSUMED_RATES,
+    DOWNLOAD_BYTES_PER_S,
+    LOCAL_READ_BYTES_PER_S,
+    cpu_device,
+    local_host,
+)
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
-from autotune.domain.device import BF16_CAPABILITY, Device
+from autotune.domain.device import BF16_CAPABILITY, Device, Host
 from autotune.domain.errors import InputError, unknown
-from autotune.domain.units import GIB, MIB
+from autotune.domain.units import GIB, MB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +34,7 @@ __all__ = [
     "cpu_device",
     "default_host",
     "find_device",
+    "find_machine",
     "identify",
     "load_devices",
     "local_host",
@@ -50,6 +61,16 @@ _CEILINGS = {
     "amd": 0.60, "apple": 0.80, "pascal": 0.45, "geforce": 0.95, "switched": 0.80,
     "power_limited": 0.65, "pcie": 0.75,
 }  # fmt: skip
+
+# Assumptions for a machine nobody described. Cores and RAM per GPU are at the low end of what
+# clouds list per board (Nebius 16 vCPU and 200 GB per H100, Verda 22-32 vCPU; AWS g4dn/g5/g6.xlarge
+# 4 vCPU and 16 GB per T4, A10G or L4, RunPod 4090 pods about 8 and 32). A file system over the
+# network reads more slowly than a disk.
+LARGE_BOARD_BYTES = 38 * GIB
+RENTED_CORES, RENTED_RAM_BYTES = 16, 128 * GIB
+SMALL_CORES, SMALL_RAM_BYTES = 8, 32 * GIB
+NETWORK_READ_BYTES_PER_S = 150 * MB
+_SIZES = ("cores", "ram_bytes", "shm_bytes", "disk_bytes")
 
 
 @lru_cache(maxsize=1)
@@ -237,6 +258,39 @@ def known_device(text: str) -> str | None:
         return find_device(text).name
     except InputError:
         return None
+
+
+def find_machine(text: str, count: int, storage: str = "local") -> tuple[Device, Host]:
+    """The device a person means, and the host assumed around `count` of it.
+
+    Raises InputError as `find_device` does.
+    """
+    device = cpu_device() if text.casefold() == "cpu" else find_device(text)
+    return device, default_host(count, device, storage)
+
+
+def default_host(offer_count: int, device: Device, storage: str = "local") -> Host:
+    """The host assumed around rented devices; every field is listed in `assumed`.
+
+    Per device: 16 cores and 128 GiB beside a board of 40 GB or more, 8 cores and 32 GiB beside a
+    smaller one; 200 GB of disk; /dev/shm holds half of the RAM (the Linux default). storage: local
+    or network.
+    """
+    if device.is_cpu:
+        return local_host()
+    large = device.memory_driver_bytes >= LARGE_BOARD_BYTES
+    cores, ram = (RENTED_CORES, RENTED_RAM_BYTES) if large else (SMALL_CORES, SMALL_RAM_BYTES)
+    read = NETWORK_READ_BYTES_PER_S if storage == "network" else LOCAL_READ_BYTES_PER_S
+    return Host(
+        cores=cores * offer_count,
+        ram_bytes=float(ram * offer_count),
+        shm_bytes=ram * offer_count / 2,
+        disk_bytes=float(ASSUMED_DISK_BYTES * offer_count),
+        checkpoint_write_bytes_per_s=float(ASSUMED_CHECKPOINT_WRITE_BYTES_PER_S),
+        storage_read_bytes_per_s=float(read),
+        download_bytes_per_s=float(DOWNLOAD_BYTES_PER_S),
+        assumed=(*_SIZES, *ASSUMED_RATES),
+    )
 
 
 def identify(driver_name: str, reported_bytes: float) -> Device | None:

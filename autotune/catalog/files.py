@@ -320,21 +320,21 @@ def machines_dir() -> Path:
     return home_dir() / MACHINES
 
 
-def was_kept(*places: str) -> bool:
-    """Whether anything was ever kept in one of them under the home: most answers are made without.
+def kept_at_home(*places: str) -> frozenset[str]:
+    """Those places under the home in which anything was ever kept: most answers are made without.
 
-    True where that cannot be told.
+    One of which that cannot be told is among them.
     """
     home = home_dir()
+    found = set(places)
     for place in places:
         try:
             (home / place).stat()
         except (FileNotFoundError, NotADirectoryError):
-            continue
+            found.discard(place)
         except OSError:
-            return True
-        return True
-    return False
+            pass
+    return frozenset(found)
 
 
 def home_dir() -> Path:

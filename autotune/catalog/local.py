@@ -1,4 +1,4 @@
-"""This machine: its processor as a device, and the host that surrounds an offer's devices."""
+"""This machine: its processor as a device, and itself as the host around it."""
 
 from __future__ import annotations
 
@@ -23,21 +23,15 @@ ASSUMED_WATTS_PER_CORE = 8.0
 DDR_BYTES_PER_S = 25.6e9  # one DDR4-3200 channel: 3.2e9 transfers x 8 bytes
 DESKTOP_CORES, DESKTOP_CHANNELS, SERVER_CHANNELS = 16, 2, 8
 
-# Assumptions for a machine nobody described. Cores and RAM per GPU are at the low end of what
-# clouds list per board (Nebius 16 vCPU and 200 GB per H100, Verda 22-32 vCPU; AWS g4dn/g5/g6.xlarge
-# 4 vCPU and 16 GB per T4, A10G or L4, RunPod 4090 pods about 8 and 32). Rates: a cloud volume
-# (AWS gp3 starts at 125 MB/s, provisioned ones reach 1 GB/s), a local NVMe disk, a file system over
-# the network, a hub over one gigabit per second.
-LARGE_BOARD_BYTES = 38 * GIB
-RENTED_CORES, RENTED_RAM_BYTES = 16, 128 * GIB
-SMALL_CORES, SMALL_RAM_BYTES = 8, 32 * GIB
+# Assumptions for what is not read of this machine: a local NVMe disk, a hub over one gigabit per
+# second, and what a cloud's volume writes (AWS gp3 starts at 125 MB/s; provisioned, up to 1 GB/s).
 ASSUMED_DISK_BYTES = 200 * GB
 ASSUMED_CHECKPOINT_WRITE_BYTES_PER_S = 250 * MB
 LOCAL_READ_BYTES_PER_S = 1 * GB
-NETWORK_READ_BYTES_PER_S = 150 * MB
 DOWNLOAD_BYTES_PER_S = 125 * MB
-_RATES = ("checkpoint_write_bytes_per_s", "storage_read_bytes_per_s", "download_bytes_per_s")
-_SIZES = ("cores", "ram_bytes", "shm_bytes", "disk_bytes")
+ASSUMED_RATES = (
+    "checkpoint_write_bytes_per_s", "storage_read_bytes_per_s", "download_bytes_per_s"
+)  # fmt: skip
 
 
 def _read(path: str) -> str:
@@ -160,7 +154,7 @@ def local_host() -> Host:
 
     Errors: none; what cannot be read takes the value of a rented machine and is listed.
     """
-    assumed = list(_RATES)
+    assumed = list(ASSUMED_RATES)
     try:
         disk = float(shutil.disk_usage(Path.cwd()).free)
     except OSError:
@@ -182,28 +176,4 @@ def local_host() -> Host:
         download_bytes_per_s=float(DOWNLOAD_BYTES_PER_S),
         wsl="microsoft" in platform.release().casefold(),
         assumed=tuple(assumed),
-    )
-
-
-def default_host(offer_count: int, device: Device, storage: str = "local") -> Host:
-    """The host assumed around rented devices; every field is listed in `assumed`.
-
-    Per device: 16 cores and 128 GiB beside a board of 40 GB or more, 8 cores and 32 GiB beside a
-    smaller one; 200 GB of disk; /dev/shm holds half of the RAM (the Linux default). storage: local
-    or network.
-    """
-    if device.is_cpu:
-        return local_host()
-    large = device.memory_driver_bytes >= LARGE_BOARD_BYTES
-    cores, ram = (RENTED_CORES, RENTED_RAM_BYTES) if large else (SMALL_CORES, SMALL_RAM_BYTES)
-    read = NETWORK_READ_BYTES_PER_S if storage == "network" else LOCAL_READ_BYTES_PER_S
-    return Host(
-        cores=cores * offer_count,
-        ram_bytes=float(ram * offer_count),
-        shm_bytes=ram * offer_count / 2,
-        disk_bytes=float(ASSUMED_DISK_BYTES * offer_count),
-        checkpoint_write_bytes_per_s=float(ASSUMED_CHECKPOINT_WRITE_BYTES_PER_S),
-        storage_read_bytes_per_s=float(read),
-        download_bytes_per_s=float(DOWNLOAD_BYTES_PER_S),
-        assumed=(*_SIZES, *_RATES),
     )

@@ -28,7 +28,7 @@ from autotune.claims.counts import (
 from autotune.claims.run import ALIKE, figures_text
 from autotune.claims.speed import machine_findings, several_findings, speed_findings
 from autotune.cost.memory.states import quantised
-from autotune.domain.statement import Span
+from autotune.domain.statement import About, Span, StatedDuration, Statement
 from autotune.domain.typed.job import JobFile
 from autotune.domain.typed.stated import (
     MOST_ENTRIES,
@@ -55,13 +55,14 @@ from autotune.domain.units import (
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.claims.run import Checked, PricedRun
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
     Check = Callable[[Checked], Iterator[str]]
+    Machine = tuple[str | None, int]  # a device by name, none where it is the job's; how many
 
 MATTERS = 0.05  # share of the total below which a part is not missed
 UNLIKE = 1.5  # times more or less than the model before a part is named
@@ -214,7 +215,7 @@ STEP_TIME = Kind(StepTimes, span_of(parse_step_time))
 LEARNING_RATE = Kind(StatedLearningRate, _learning_rate)
 MEMORY = Kind(StatedMemory, _memory)
 SAVINGS = Kind(Savings, _savings)
-RUNS = Kind(StatedRuns, tuple)  # each with its circumstances, which `statements_of` looks up
+RUNS = Kind(StatedRuns, tuple)  # each with its circumstances, which `statements_of` reads
 
 
 SPEEDS, STEPS, FOLLOWS, DEVICE, ELSEWHERE = range(5)  # turns: whose findings come first
@@ -314,6 +315,49 @@ def values_of(entry: Any) -> dict[str, Any]:  # noqa: ANN401 - a model made of t
         else:
             found[held] = value
     return found
+
+
+def statements_of(
+    entries: Sequence[Any], machines: Mapping[str | None, Machine]
+) -> tuple[Statement, ...]:
+    """Statements of the entries. machines: device and count of each name that one speaks of."""
+    found = []
+    for index, entry in enumerate(entries):
+        values = values_of(entry)
+        about = _about(entry, machines[entry.hardware])
+        runs = tuple(
+            StatedDuration(
+                run.name or _named(run),
+                _about(run, (about.gpu, about.count), about),
+                span_of(parse_seconds)(run.duration),
+            )
+            for run in values.pop("runs", ())
+        )
+        found.append(Statement(where=f"stated[{index}]", about=about, runs=runs, **values))
+    return tuple(found)
+
+
+def _about(part: Circumstances, machine: Machine, within: About | None = None) -> About:
+    """The circumstances of an entry, or of one run within an entry."""
+    of = within or About()
+    knobs = getattr(part, "config", None)
+    return About(
+        machine[0],
+        machine[1],
+        part.kind or of.kind,
+        part.rank or of.rank,
+        part.rows or of.rows,
+        part.max_length or of.max_length,
+        dict(knobs) if knobs else dict(of.knobs),
+    )
+
+
+def _named(part: Circumstances) -> str:
+    """A run by what sets it apart: "qlora, rank 16"."""
+    words: list[str] = [part.kind or ""]
+    words += [f"{name} {value:,}" for name in ("rank", "rows", "max_length")
+              if (value := getattr(part, name)) is not None]  # fmt: skip
+    return ", ".join(word for word in words if word) or "a run"
 
 
 def findings(checked: Checked) -> Iterator[str]:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.catalog.devices import find_device
-from autotune.catalog.local import default_host
+from autotune.catalog.devices import default_host, find_device
 from autotune.domain.candidates import Candidate, Candidates
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer

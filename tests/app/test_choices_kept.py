@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.app.job.load import load_job, load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 
 ROOT = Path(__file__).parents[2]

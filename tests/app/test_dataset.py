@@ -18,8 +18,7 @@ from autotune.app.dataset import TOLD
 from autotune.app.dataset.columns import LONGER
 from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.files import Reading
-from autotune.app.job.load import jobs_of_line
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_line
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.app.job.load import jobs_of_command, load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
 from autotune.app.runs.export import export
 from autotune.cost.bill import evaluations
 from autotune.cost.memory.states import sizes, weight_bytes

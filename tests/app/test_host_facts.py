@@ -9,8 +9,7 @@ import pytest
 
 from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.job.load import load_job, load_jobs, only_job
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_job, load_jobs, only_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 

@@ -12,7 +12,7 @@ from jobfiles import WHOLE
 
 from autotune.app.job import load as load_job
 from autotune.app.job.file import Document
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:

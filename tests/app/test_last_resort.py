@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import jobs_of_line
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_line
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.answer.recommendation import Decisive, Relaxation
 from autotune.report.payload import recommendation_payload

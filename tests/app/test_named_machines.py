@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.app.hardware.machines import as_devices
-from autotune.app.job.load import jobs_of_line, load_job
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_line, load_job
 from autotune.catalog.devices import default_host, find_device, load_devices
 from autotune.catalog.prices.instances import find_instance, instance_names
 from autotune.domain.device import Offer

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.job.load import jobs_of_command, load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
 from autotune.app.runs import user_file as own_file
 from autotune.app.runs.export import export_run
 from autotune.app.runs.user_file import (

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.job.load import load_job, load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_job, load_jobs
 from autotune.app.recompute.recompute import (
     RecomputeOptions,
     exit_status,

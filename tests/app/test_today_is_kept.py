@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import load_job, load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.answer.recommendation import Decisive
 from autotune.report.payload import recommendation_payload

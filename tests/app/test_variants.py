@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import NamedJob, jobs_of_line, load_job, load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import NamedJob, Overrides, jobs_of_line, load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.job.load import jobs_of_line
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_line
 from autotune.catalog.models.models import (
     derived_names,
     derived_of,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from commandline import Done
 
-    from autotune.app.job.overrides import Overrides
+    from autotune.app.job.load import Overrides
     from autotune.app.tune.tune import Options
     from autotune.domain.answer.recommendation import Recommendation
 

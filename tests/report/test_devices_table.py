@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.report.compare.payload import comparison_csv, comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.payload import dumps

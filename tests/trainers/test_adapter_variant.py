@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exportcases import LORA, config, job, offer, values_of
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
 from autotune.trainers.registry import TRAINERS

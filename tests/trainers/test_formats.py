@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ownfiles import FILES, FOLDER
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
 from autotune.trainers.registry import FORMATS, TRAINERS

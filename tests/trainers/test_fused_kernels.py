@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from exportcases import SOFTWARE, config, job, offer, values_of
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
 from autotune.trainers.axolotl.keys import CUT, LIGER

@@ -13,8 +13,7 @@ from fuzzing import SUFFIX, damaged
 from hypothesis import HealthCheck, given, settings
 from ownfiles import BESIDE, FILES, syntax_of
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
 

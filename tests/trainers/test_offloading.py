@@ -9,8 +9,7 @@ import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, job, offer, values_of
 from ruamel.yaml import YAML
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
 from autotune.trainers.contract import Target

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.catalog.software import find_software
 from autotune.cost.columns import tabulate
 from autotune.cost.memory.component import COMPONENT

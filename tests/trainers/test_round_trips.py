@@ -10,8 +10,7 @@ import pytest
 from ownfiles import BESIDE, FILES, beside, read, values_of
 from ruamel.yaml import YAML
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
 from autotune.trainers.launch.config import add_beside

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.campaign.list_schedule import topological
+from autotune.app.hardware.machines import name_devices
 from autotune.app.hardware.offers import distinct, offer_of
 from autotune.app.job.file import Document, read_document
-from autotune.app.job.load import resolve
-from autotune.app.job.overrides import Overrides, overridden
+from autotune.app.job.load import Overrides
+from autotune.app.job.overrides import overridden
+from autotune.app.job.resolve import resolve
 from autotune.app.job.variants import checked, checked_as
+from autotune.catalog.devices import find_machine
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.campaign import JOB_KEYS, CampaignFile
 from autotune.domain.typed.values import shown
@@ -101,6 +104,7 @@ def load_campaign(
         msg = f"{path} holds no campaign: it has neither phases nor runs"
         raise InputError(f"{msg}; {what}" if what else msg, CAMPAIGN_SAMPLE)
     _refuse_odd_keys(document)
+    name_devices(document.values)
     document = overridden(document, Overrides(gpus, price))
     file = checked_as(document, CampaignFile)
     layers = list(_layers(file))
@@ -253,10 +257,10 @@ def _resolved(
         offers = shop.jobs[0].offers
         assumed = list(shop.jobs[0].assumed)
     else:
-        machines = distinct(file.hardware)
+        machines = [find_machine(section.gpu, section.per_node) for section in file.hardware]
         offers = tuple(
-            offer_of(machine, i, "local", assumed, device)
-            for i, (machine, device) in enumerate(machines)
+            offer_of(section, index, machine, assumed)
+            for index, (section, machine) in enumerate(distinct(file.hardware, machines))
         )
         assumed = [item for item in assumed if not item.key.endswith(".host")]
     return Campaign(

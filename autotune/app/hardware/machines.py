@@ -53,7 +53,10 @@ def replace_hardware(values: Values, gpus: Sequence[str], batch: int) -> None:
 
 
 def name_devices(values: Values) -> None:
-    """Instances of the hardware and of the evidence become their devices. Raises InputError."""
+    """Instances of the hardware and of the evidence become their devices. Raises InputError.
+
+    What lies below these two keys is replaced, never changed in place.
+    """
     stated = values.get("hardware")
     if isinstance(stated, str | dict):
         values["hardware"] = _instance_as_devices(stated, "hardware")
@@ -62,10 +65,16 @@ def name_devices(values: Values) -> None:
             _instance_as_devices(item, f"hardware[{index}]") for index, item in enumerate(stated)
         ]
     evidence = values.get("evidence")
-    for index, item in enumerate(evidence if isinstance(evidence, list) else ()):
-        if isinstance(item, dict) and item.get("hardware") is not None:
-            where = f"evidence[{index}].hardware"
-            item["hardware"] = _instance_as_devices(item["hardware"], where)
+    if isinstance(evidence, list):
+        values["evidence"] = [_seen_there(item, index) for index, item in enumerate(evidence)]
+
+
+def _seen_there(item: object, index: int) -> object:
+    """An entry of the evidence whose machine is named by its devices."""
+    if not isinstance(item, dict) or item.get("hardware") is None:
+        return item
+    where = f"evidence[{index}].hardware"
+    return {**item, "hardware": _instance_as_devices(item["hardware"], where)}
 
 
 def _instance_as_devices(item: object, where: str) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.devices import cpu_device, default_host, find_device
 from autotune.catalog.networks import HOW_TO_NAME, find_network
 from autotune.catalog.prices.instances import find_instance
 from autotune.catalog.prices.prices import age_days, price_for, price_of_instance, sold_counts
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from autotune.domain.device import Device, Network
     from autotune.domain.typed.hardware import HardwareSection, HostSection, OwnedSection
 
+    Machine = tuple[Device, Host]  # and the host assumed around it
+
 # Assumption where a spot offer states no rate: a tenth of such machines is taken back on a day.
 # Not measured. AWS's Spot Instance Advisor sorts types into bands from under 5 % to over 20 % a
 # month; GPU types are the ones in demand, so this errs on the careful side.
@@ -57,26 +58,19 @@ _KEY_OF_FIELD = {field: key for key, (field, _) in _HOST_KEYS.items()}
 
 
 def offer_of(
-    section: HardwareSection, index: int, storage: str, assumed: list[Assumption],
-    device: Device | None = None,
-) -> Offer:  # fmt: skip
-    """One offer. What was not stated is appended to `assumed`. Raises InputError.
-
-    device: where it was looked up before.
-    """
+    section: HardwareSection, index: int, machine: Machine, assumed: list[Assumption]
+) -> Offer:
+    """One offer. What was not stated is appended to `assumed`. Raises InputError."""
     where = f"hardware[{index}]"
-    if section.gpu.casefold() == "cpu":
-        device = cpu_device()
-    device = device or find_device(section.gpu)
+    device, host = machine
     instance = find_instance(section.instance) if section.instance else None
     if device.is_cpu and section.count != section.nodes:
         msg = f"{where}: cpu is this machine, so its count is 1, not {section.count}"
         raise InputError(msg, 'machines like this one: "2x1xcpu over ethernet-10g"')
     times = f"{section.count}x " if section.count > 1 else ""
     if section.nodes > 1:
-        times = f"{section.nodes}x {section.count // section.nodes}x "
+        times = f"{section.nodes}x {section.per_node}x "
     label = f"{where} ({times}{device.name})"
-    host = default_host(section.count // section.nodes, device, storage)
     if instance is not None:
         host = _host_of(instance, host, label, assumed)
     host = _host(section.host, host, device, label, assumed)
@@ -93,7 +87,7 @@ def _network(
     section: HardwareSection, device: Device, label: str, assumed: list[Assumption]
 ) -> Network | None:
     """What joins several machines; None for one. Raises InputError where nobody states it."""
-    nodes, each = section.nodes, section.count // section.nodes
+    nodes, each = section.nodes, section.per_node
     if nodes == 1:
         return None
     if section.network is None:
@@ -107,13 +101,14 @@ def _network(
     return network
 
 
-def distinct(sections: Sequence[HardwareSection]) -> tuple[tuple[HardwareSection, Device], ...]:
-    """The machines without those that say the same as an earlier one, whatever the spelling."""
-    found: dict[str, tuple[HardwareSection, Device]] = {}
-    for section in sections:
-        device = find_device(section.gpu)
-        same = section.model_copy(update={"gpu": device.name}).model_dump_json()
-        found.setdefault(same, (section, device))
+def distinct(
+    sections: Sequence[HardwareSection], machines: Sequence[Machine]
+) -> tuple[tuple[HardwareSection, Machine], ...]:
+    """The entries without those that say the same as an earlier one, whatever the spelling."""
+    found: dict[str, tuple[HardwareSection, Machine]] = {}
+    for section, machine in zip(sections, machines, strict=True):
+        same = section.model_copy(update={"gpu": machine[0].name}).model_dump_json()
+        found.setdefault(same, (section, machine))
     return tuple(found.values())
 
 

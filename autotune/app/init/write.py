@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.count import count_dataset
 from autotune.app.init.folder import look_into
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 from autotune.catalog.files import write_new
 from autotune.catalog.models.models import find_model
 from autotune.cost.parameters import parameter_count

@@ -1,8 +1,7 @@
-"""What a job file says was seen or is planned (`evidence:`, `stated:`), and what it leaves open.
+"""What a job file says was seen (`evidence:`), and what it leaves open.
 
-An entry of the evidence becomes Observations and today's config, a stated one a Statement of the
-machine and run that it speaks of; which facts may be stated, and how each is read: `claims/table`.
-What verified runs and the user's past ones taught joins it.
+An entry becomes Observations and today's config. What verified runs and the user's past ones taught
+joins it. What a plan states (`stated:`) is read by `claims/table`.
 
 Facts of an Observation: `gpu` (catalogue name), `n_gpus`, `model_id`, `rows`, `epochs`, `steps`,
 `max_length`, `global_batch`, and `same_as_job`: the names of those that the entry did not state and
@@ -20,18 +19,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autotune.app.hardware.machines import as_devices
 from autotune.app.hardware.offers import offer_of
-from autotune.catalog.devices import find_device, known_device
-from autotune.catalog.files import was_kept
+from autotune.catalog.devices import find_device, find_machine
+from autotune.catalog.files import kept_at_home
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Batch
 from autotune.domain.observation import Observation
-from autotune.domain.statement import About, StatedDuration, Statement
-from autotune.domain.typed.machine import machine_entry
 from autotune.domain.typed.values import parse_step_time
 from autotune.domain.units import parse_bytes, parse_seconds
 from autotune.evidence.learned.store import PLACE as LEARNED
@@ -39,7 +35,7 @@ from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import plain_bill
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
@@ -47,11 +43,10 @@ if TYPE_CHECKING:
     from autotune.domain.observation import Quantity
     from autotune.domain.typed.hardware import HardwareSection
     from autotune.domain.typed.job import EvidenceSection, JobFile, MeasuredSection
-    from autotune.domain.typed.stated import Circumstances
 
 
 def with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
-    """The job with what was seen before, today's config and what a plan says of the run."""
+    """The job with what was seen before and today's config."""
     machines = [seen_on(entry, job) for entry in jobfile.evidence]
     seen: list[Observation] = []
     for index, entry in enumerate(jobfile.evidence):
@@ -66,14 +61,13 @@ def with_evidence(job: Job, jobfile: JobFile, assumed: list[Assumption]) -> Job:
     return replace(
         job, evidence=tuple(seen), assumed=tuple(assumed),
         seen_on=tuple(offer for offer in machines if offer is not None),
-        stated=statements_of(jobfile.stated) if jobfile.stated else (),
     )  # fmt: skip
 
 
 def with_past(job: Job, *, but: str = "") -> Job:
     """The job with what its verified runs and this user's past ones taught. but: one left out."""
     job = with_verified(job, but=but)
-    if not was_kept(LEARNED):
+    if not kept_at_home(LEARNED):
         return job
     from autotune.evidence.learned.residuals import with_learned
 
@@ -223,8 +217,9 @@ def todays_offer(entry: EvidenceSection, job: Job) -> Offer | None:
     offered = _offered(entry.hardware, job)
     if offered is not None:
         return offered
-    priced = entry.hardware.price is not None or entry.hardware.owned is not None
-    return offer_of(entry.hardware, 0, job.storage, []) if priced else None
+    if entry.hardware.price is None and entry.hardware.owned is None:
+        return None
+    return _described_offer(entry.hardware, job)
 
 
 def _offered(hardware: HardwareSection, job: Job) -> Offer | None:
@@ -243,7 +238,12 @@ def seen_on(entry: EvidenceSection, job: Job) -> Offer | None:
     if hardware is None or hardware.host is None or _offered(hardware, job) is not None:
         return None
     free = hardware.model_copy(update={"price": "free", "owned": None})  # its price says nothing
-    return offer_of(free, 0, job.storage, [])
+    return _described_offer(free, job)
+
+
+def _described_offer(hardware: HardwareSection, job: Job) -> Offer:
+    machine = find_machine(hardware.gpu, hardware.per_node, job.storage)
+    return offer_of(hardware, 0, machine, [])
 
 
 def todays_batch(entry: EvidenceSection, job: Job) -> Batch | None:
@@ -253,68 +253,6 @@ def todays_batch(entry: EvidenceSection, job: Job) -> Batch | None:
         return None
     steps = entry.steps or math.ceil(job.epochs * math.ceil(job.rows / batch))
     return Batch(batch, steps)
-
-
-def statements_of(entries: Sequence[Any]) -> tuple[Statement, ...]:
-    """Statements of the entries (models of claims.table), their names looked up.
-
-    Raises InputError for hardware that nobody knows.
-    """
-    from autotune.claims.table import span_of, values_of
-
-    every = [values_of(entry) for entry in entries]
-    machines: dict[str | None, tuple[str | None, int]] = {None: (None, 1)}
-    for index, entry in enumerate(entries):
-        if entry.hardware in machines:
-            continue
-        stated = machine_entry(entry.hardware)
-        try:
-            name = known_device(str(stated["gpu"]))
-            if name is None:  # the name of an instance, or nobody's
-                stated = as_devices(stated)
-                name = find_device(str(stated["gpu"])).name
-        except InputError as error:
-            msg = f"stated[{index}].hardware: {error.message}"
-            raise InputError(msg, error.hint) from None
-        machines[entry.hardware] = (name, int(stated.get("count", 1)))
-    found = []
-    for index, (entry, values) in enumerate(zip(entries, every, strict=True)):
-        about = _about(entry, machines[entry.hardware])
-        runs = tuple(
-            StatedDuration(
-                run.name or _named(run),
-                _about(run, (about.gpu, about.count), about),
-                span_of(parse_seconds)(run.duration),
-            )
-            for run in values.pop("runs", ())
-        )
-        found.append(Statement(where=f"stated[{index}]", about=about, runs=runs, **values))
-    return tuple(found)
-
-
-def _about(
-    part: Circumstances, machine: tuple[str | None, int], within: About | None = None
-) -> About:
-    """The circumstances of an entry, or of one run within an entry."""
-    of = within or About()
-    knobs = getattr(part, "config", None)
-    return About(
-        machine[0],
-        machine[1],
-        part.kind or of.kind,
-        part.rank or of.rank,
-        part.rows or of.rows,
-        part.max_length or of.max_length,
-        dict(knobs) if knobs else dict(of.knobs),
-    )
-
-
-def _named(part: Circumstances) -> str:
-    """A run by what sets it apart: "qlora, rank 16"."""
-    words: list[str] = [part.kind or ""]
-    words += [f"{name} {value:,}" for name in ("rank", "rows", "max_length")
-              if (value := getattr(part, name)) is not None]  # fmt: skip
-    return ", ".join(word for word in words if word) or "a run"
 
 
 MICRO_BATCH = 8

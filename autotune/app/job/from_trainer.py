@@ -31,7 +31,7 @@ from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
 
 if TYPE_CHECKING:
-    from autotune.app.job.overrides import Overrides
+    from autotune.app.job.load import Overrides
     from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
     from autotune.trainers.parsed import Parsed

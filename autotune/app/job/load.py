@@ -1,49 +1,39 @@
 """How a job gets in: a job file, or the one-line form, with the command line's changes -> Job.
 
-Both forms build the same `JobFile` and go through `resolve`, which looks up every name, completes
-what was not stated, and lists it in `Job.assumed`.
+Both forms build the same `JobFile` and go through `resolve`. What a trainer's own file says is read
+by `trainer_file`, where the file is one.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.hardware.offers import distinct, offer_of
-from autotune.app.hardware.this_machine import as_measured_here, as_the_driver_leaves
-from autotune.app.job.defaults import (
-    data_of,
-    evaluation_of,
-    limits_of,
-    objective_of,
-    refuse_packed_pairs,
-    training_of,
+from autotune.app.hardware.machines import name_devices
+from autotune.app.hardware.offers import distinct
+from autotune.app.job.file import Document, document_of, read_text
+from autotune.app.job.overrides import line_document, overridden
+from autotune.app.job.resolve import resolve
+from autotune.app.job.trainer_file import (
+    CODE,
+    command_document,
+    own_document,
+    refuse_flags,
+    script_document,
 )
-from autotune.app.job.feasible_locks import (
-    check_batch,
-    check_locks,
-    check_opened,
-    locks_of,
-    without_impossible,
-)
-from autotune.app.job.file import Document, read_text
-from autotune.app.job.method import as_stated, check_variant, fp32_needed, method_of, zero_of
-from autotune.app.job.overrides import Overrides, line_document, overridden
-from autotune.app.job.trainer_file import command_document, read_any
 from autotune.app.job.variants import Variant, checked, chosen, variants_of
-from autotune.catalog.files import MACHINES, was_kept
-from autotune.catalog.models.models import find_model
-from autotune.catalog.software import find_software
+from autotune.catalog.devices import find_machine
+from autotune.catalog.files import MACHINES, kept_at_home
+from autotune.domain.config import own_name
 from autotune.domain.errors import InputError
-from autotune.domain.job import PAIRED, Assumption, Job
-from autotune.domain.paths import whole
+from autotune.domain.job import Assumption, Job
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
 from autotune.evidence.learned.store import PLACE as LEARNED
 from autotune.evidence.runs_seen import FOLDER as VERIFIED
 from autotune.frozen import dataclass
+from autotune.trainers.contract import JOB_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,15 +42,52 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NamedJob",
+    "Overrides",
     "jobs_of_command",
     "jobs_of_line",
     "jobs_of_spec",
     "load_job",
     "load_jobs",
     "only_job",
-    "resolve",
     "resolve_spec",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What was given beside the job file. Empty: nothing."""
+
+    gpus: Sequence[str] = ()  # "h100", "h100:8", "8xh100", each with @PRICE; "all", "all:8"
+    price: str | None = None
+    max_price: str | None = None
+    set_values: Mapping[str, str] = field(default_factory=dict)
+    allow: Sequence[str] = ()
+    deadline: str | None = None
+    budget: str | None = None
+    spot: bool = False  # beside every machine without a stated kind, the same one on spot
+    stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
+    beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
+    launch: str = ""  # of a script with several: by name or number
+    priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
+
+    @property
+    def changes(self) -> bool:
+        """Whether any of it changes what a job file says."""
+        given = (self.gpus, self.set_values, self.allow, self.spot)
+        limits = (self.price, self.deadline, self.budget)
+        return any(given) or any(limit is not None for limit in limits)
+
+    def __post_init__(self) -> None:
+        """Knobs go by their own names. Raises InputError for one that is given by both."""
+        named: dict[str, str] = {}
+        for key, value in self.set_values.items():
+            name = own_name(key)
+            if name in named:
+                other = next(each for each in self.set_values if own_name(each) == name != each)
+                msg = f"--set gives {name} twice, once as {other}"
+                raise InputError(msg, "keep one of them")
+            named[name] = value
+        object.__setattr__(self, "set_values", named)
 
 
 def load_job(  # noqa: PLR0913 - one argument a flag of the command line
@@ -130,10 +157,25 @@ def load_jobs(
     if len(names) > 1:
         found = [(name, load_jobs(path, replace(overrides, launch=name))) for name in names]
         return [NamedJob(name, job.job) for name, jobs in found for job in jobs]
-    document, overrides = read_any(path, overrides)
+    document, overrides = _read(path, overrides)
     if document.values.get("name") is None:
         document.values["name"] = path.stem
     return _jobs(document, overrides, path.parent, variant)
+
+
+def _read(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
+    """The job file at `path`, or the job of a trainer's file there. Raises InputError."""
+    from autotune.domain.typed.job import has_job_keys_alone
+
+    kind, text = path.suffix.casefold(), read_text(path)
+    if kind in CODE:
+        return script_document(path, text, overrides)
+    document = document_of(text, str(path), json=kind == ".json")
+    if JOB_KEYS.isdisjoint(document.values) or not has_job_keys_alone(document.values):
+        return own_document(path, text, document, overrides)
+    if overrides.stated or overrides.beside or overrides.priced_as:
+        refuse_flags(overrides, document.name)
+    return document, overrides
 
 
 def _launches(path: Path) -> list[str]:
@@ -164,14 +206,21 @@ def jobs_of_command(
 def _jobs(
     document: Document, overrides: Overrides, base_dir: Path, variant: str | None = None
 ) -> list[NamedJob]:
-    variants = variants_of(overridden(document, overrides))
+    name_devices(document.values)
+    changed = overridden(document, overrides) if overrides.changes else document
+    variants = variants_of(changed)
     if variant is not None:
         variants = [chosen(variants, variant)]
     files = [checked(each.document) for each in variants]
-    return [
-        NamedJob(each.name, _job(document, each, file, overrides, base_dir))
-        for each, file in zip(variants, files, strict=True)
-    ]
+    kept = kept_at_home(MACHINES, VERIFIED, LEARNED)
+    found = []
+    for each, file in zip(variants, files, strict=True):
+        job = resolve(file, base_dir, measured=MACHINES in kept)
+        if overrides.max_price is not None:
+            job = _within_price(job, file, overrides.max_price, base_dir)
+        job = _without_another(job, document, each)
+        found.append(NamedJob(each.name, _with_past(job) if kept - {MACHINES} else job))
+    return found
 
 
 def jobs_of_line(overrides: Overrides) -> list[NamedJob]:
@@ -197,7 +246,7 @@ def jobs_of_spec(
     if not isinstance(spec, dict):
         msg = "the recorded job is no mapping of a job file's keys"
         raise InputError(msg, "tune again from the job file")
-    return _jobs(Document(spec, name), overrides, base_dir)
+    return _jobs(Document(dict(spec), name), overrides, base_dir)
 
 
 def resolve_spec(spec: object, base_dir: Path) -> Job:
@@ -208,22 +257,19 @@ def resolve_spec(spec: object, base_dir: Path) -> Job:
     return resolve(checked(Document(spec, "recorded job")), base_dir)
 
 
-def _job(
-    document: Document, variant: Variant, jobfile: JobFile, overrides: Overrides, base_dir: Path
-) -> Job:
-    values = variant.document.values
-    forgets_today = _states_today(document.values) and not _states_today(values)
-    job = resolve(jobfile, base_dir)
-    if overrides.max_price is not None:
-        job = _within_price(job, jobfile, overrides.max_price, base_dir)
-    if forgets_today:
+def _without_another(job: Job, document: Document, variant: Variant) -> Job:
+    """The job that says what of its file speaks of another: today's config, or measurements."""
+    assumed = job.assumed
+    if _states_today(document.values) and not _states_today(variant.document.values):
         why = "the global batch was changed, so the config in use now is another job's"
-        job = replace(job, assumed=(*job.assumed, Assumption("today", "left out", why)))
+        assumed += (Assumption("today", "left out", why),)
     if variant.dropped_evidence:
         why = "it speaks of another method than this variant's"
-        job = replace(job, assumed=(*job.assumed, Assumption("evidence", "left out", why)))
-    if not was_kept(VERIFIED, LEARNED):
-        return job
+        assumed += (Assumption("evidence", "left out", why),)
+    return job if assumed == job.assumed else replace(job, assumed=assumed)
+
+
+def _with_past(job: Job) -> Job:
     from autotune.app.job.evidence import with_past
 
     return with_past(job)
@@ -239,7 +285,9 @@ def _states_today(values: Mapping[str, Any]) -> bool:
 def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) -> Job:
     """The job without the offers that cost more per hour."""
     limit, per_gpu = parse_offer_price(max_price)
-    pairs = list(zip((own for own, _ in distinct(jobfile.hardware)), job.offers, strict=True))
+    machines = [find_machine(stated.gpu, stated.per_node) for stated in jobfile.hardware]
+    stated_once = (stated for stated, _ in distinct(jobfile.hardware, machines))
+    pairs = list(zip(stated_once, job.offers, strict=True))
     kept = [
         machine
         for machine, offer in pairs
@@ -265,87 +313,3 @@ def _within_price(job: Job, jobfile: JobFile, max_price: str, base_dir: Path) ->
     left_out = Assumption("hardware", f"without {names}", f"above --max-price {max_price}")
     found = resolve(fewer, base_dir)
     return replace(found, assumed=(*found.assumed, left_out))
-
-
-def resolve(jobfile: JobFile, base_dir: Path | str) -> Job:
-    """Look up every name of a checked job file and complete what was not stated.
-
-    Args:
-        jobfile: The checked job file.
-        base_dir: The folder that its relative paths start from.
-
-    Raises:
-        InputError: A name is unknown, or what is stated cannot be.
-    """
-    folder = whole(base_dir)
-    trainers = jobfile.origin
-    assumed = list(trainers.assumed()) if trainers else []
-    machines = distinct(jobfile.hardware)
-    if len(machines) < len(jobfile.hardware):
-        more = len(jobfile.hardware) - len(machines)
-        why = "the same machine on the same terms is priced once"
-        assumed.append(Assumption("hardware", f"{more} of the entries left out", why))
-        jobfile = jobfile.model_copy(update={"hardware": tuple(machine for machine, _ in machines)})
-    model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
-    zero = zero_of(jobfile.deepspeed, model)
-    wide = "" if jobfile.method.base else fp32_needed(jobfile, model)
-    method = method_of(jobfile.method, model, assumed, zero, wide)
-    data = data_of(jobfile, model, folder, assumed)
-    epochs, steps, batch = training_of(jobfile, data.rows, assumed)
-    terms: list[Assumption] = []  # told behind the machines
-    evaluation = evaluation_of(jobfile.evaluation, data.held_out, terms)
-    limits, objective = limits_of(jobfile.limits, terms), objective_of(jobfile, terms)
-    software = find_software(jobfile.software)
-    model = software.as_coded(model)
-    if jobfile.software == "default":
-        why = f"not stated; the profile of {software.as_of}"
-        assumed.append(Assumption("software", software.name, why))
-    named = [
-        offer_of(machine, index, data.storage, assumed, device)
-        for index, (machine, device) in enumerate(machines)
-    ]
-    offers = as_the_driver_leaves(named, assumed)
-    if was_kept(MACHINES):
-        offers = as_measured_here(offers, assumed)
-    assumed += terms
-    job = Job(
-        name=jobfile.name or "job",
-        model=model,
-        method=method,
-        rows=data.rows,
-        held_out=data.held_out,
-        max_length=data.max_length,
-        lengths=data.lengths,
-        padding=data.padding,
-        pretokenized=data.pretokenized,
-        storage=data.storage,
-        epochs=epochs,
-        steps=steps,
-        global_batch_size=batch,
-        evaluation=evaluation,
-        limits=limits,
-        zero=zero,
-        objective=objective,
-        software=software,
-        offers=offers,
-        lock=locks_of(jobfile, assumed),
-        allow=jobfile.allow,
-        dataset_path=data.dataset_path,
-        row_bytes=data.row_bytes,
-        origin=trainers.as_read(jobfile.software) if trainers else None,
-        spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
-        base_dir=str(folder),
-    )
-    if method.variant != "none":
-        check_variant(job)
-    if job.objective in PAIRED:
-        refuse_packed_pairs(job)
-    job = without_impossible(job, assumed)
-    check_batch(job)
-    check_locks(job)
-    assumed += check_opened(job)
-    if not jobfile.evidence and not jobfile.stated:
-        return replace(job, assumed=tuple(assumed))
-    from autotune.app.job.evidence import with_evidence
-
-    return with_evidence(job, jobfile, assumed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.catalog.devices import find_device
 from autotune.catalog.models.models import find_model
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.states import experts_fused, quantised, sizes
@@ -21,6 +20,9 @@ from autotune.domain.job import Assumption, Method, ZeroSettings
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.domain.device import Device
     from autotune.domain.job import Base, Job
     from autotune.domain.model import Model
     from autotune.domain.typed.job import DeepSpeedSection, JobFile, MethodSection
@@ -153,8 +155,10 @@ def unquantised_note(job: Job) -> tuple[str, ...]:
     return (Decisive(text),)
 
 
-def fp32_needed(jobfile: JobFile, model: Model) -> str:
+def fp32_needed(jobfile: JobFile, model: Model, devices: Sequence[Device]) -> str:
     """Why the job's weights must be fp32, where its base is not stated; empty if they need not.
+
+    devices: of the job file's machines, in their order.
 
     Nor where no machine could hold them: then another machine answers, which may have bf16.
 
@@ -170,11 +174,12 @@ def fp32_needed(jobfile: JobFile, model: Model) -> str:
     step = "fp16's scaled gradients step fp32 weights"
     if precision == "fp16":
         return f"precision fp16 is locked, and {step}"
-    machines = [machine for machine in jobfile.hardware if machine.gpu != "cpu"]
-    named = sorted({machine.gpu for machine in machines})
-    if not named or any(find_device(gpu).peak_flop_per_s("bf16") for gpu in named):
+    pairs = zip(jobfile.hardware, devices, strict=True)
+    machines = [(stated, device) for stated, device in pairs if not device.is_cpu]
+    named = sorted({stated.gpu for stated, _ in machines})
+    if not named or any(device.peak_flop_per_s("bf16") for _, device in machines):
         return ""
-    held = max(find_device(each.gpu).memory_driver_bytes * each.count for each in machines)
+    held = max(device.memory_driver_bytes * stated.count for stated, device in machines)
     if _WEIGHT_AND_GRADIENT_BYTES * parameter_count(model) > held:
         return ""
     return f"{' and '.join(named)} {'have' if named[1:] else 'has'} no native bf16, and {step}"

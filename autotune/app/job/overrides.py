@@ -9,13 +9,11 @@ job, `--allow` opens a knob, `--deadline` and `--budget` are limits.
 from __future__ import annotations
 
 import copy
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import (
     add_spot,
-    name_devices,
     replace_hardware,
     set_host,
     set_prices,
@@ -29,10 +27,11 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
 from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from autotune.app.job.load import Overrides
 
 Values = dict[str, Any]
 
@@ -57,36 +56,6 @@ _WORD = {"method": "kind", "software": "profile"}  # what one word in place of a
 _SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What was given beside the job file. Empty: nothing."""
-
-    gpus: Sequence[str] = ()  # "h100", "h100:8", "8xh100", each with @PRICE; "all", "all:8"
-    price: str | None = None
-    max_price: str | None = None
-    set_values: Mapping[str, str] = field(default_factory=dict)
-    allow: Sequence[str] = ()
-    deadline: str | None = None
-    budget: str | None = None
-    spot: bool = False  # beside every machine without a stated kind, the same one on spot
-    stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
-    beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
-    launch: str = ""  # of a script with several: by name or number
-    priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
-
-    def __post_init__(self) -> None:
-        """Knobs go by their own names. Raises InputError for one that is given by both."""
-        named: dict[str, str] = {}
-        for key, value in self.set_values.items():
-            name = own_name(key)
-            if name in named:
-                other = next(each for each in self.set_values if own_name(each) == name != each)
-                msg = f"--set gives {name} twice, once as {other}"
-                raise InputError(msg, "keep one of them")
-            named[name] = value
-        object.__setattr__(self, "set_values", named)
-
-
 def settable_keys() -> list[str]:
     """Keys of the job that `--set` changes, besides the knobs."""
     nested = (f"{section}.{key}" for section, keys in SETTABLE.items() for key in keys)
@@ -94,9 +63,11 @@ def settable_keys() -> list[str]:
 
 
 def overridden(document: Document, overrides: Overrides) -> Document:
-    """The document with the command line's changes; lines of changed keys are forgotten."""
+    """The document with the command line's changes; lines of changed keys are forgotten.
+
+    Its machines are named by their devices (`machines.name_devices`).
+    """
     values = copy.deepcopy(document.values)
-    name_devices(values)
     changed: set[str] = set()
     if overrides.gpus:
         replace_hardware(values, overrides.gpus, _batch(values, overrides.set_values))
@@ -122,6 +93,13 @@ def overridden(document: Document, overrides: Overrides) -> Document:
             changed.add("limits")
     lines = {path: line for path, line in document.lines.items() if not changed & set(path[:1])}
     return Document(values, document.name, lines)
+
+
+def on_machine(document: Document, gpu: str) -> Values:
+    """The document's mapping on one machine, as `--gpu` names it. Raises InputError."""
+    values = copy.deepcopy(document.values)
+    replace_hardware(values, (gpu,), _batch(values, {}))
+    return values
 
 
 def _section(values: Values, dotted: str) -> Values:

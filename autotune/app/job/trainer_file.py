@@ -13,57 +13,60 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.job.beside import near_file, read_beside
 from autotune.app.job.file import Document, document_of, read_document, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
-from autotune.app.job.overrides import Overrides, flag_of, line_document, overridden
+from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
-from autotune.trainers.contract import JOB_KEYS
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.scope import aim_of, settled, take_aim
 
 if TYPE_CHECKING:
+    from autotune.app.job.load import Overrides
     from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
-__all__ = ["COMMAND", "command_document", "parsed_again", "read_any"]
+CODE = {".py", ".sh", ".ipynb"}
+__all__ = ["COMMAND", "command_document", "own_document", "parsed_again", "script_document"]
 
 
-def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
-    """The job file at `path`, or the job of a trainer's file there.
+def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Document, Overrides]:
+    """The job of a script, a shell script or a notebook.
 
     Raises:
-        InputError: The file cannot be read, mixes formats, or lacks what no flag gave.
+        InputError: It cannot be read, mixes formats, or lacks what no flag gave.
     """
-    kind, text = path.suffix.casefold(), read_text(path)
+    kind = path.suffix.casefold()
     if kind == ".ipynb":
         from autotune.trainers.syntax.notebook import launch_of, script_of
 
         script = script_of(text, str(path))
         if launch := launch_of(text, script):
             return command_document(launch, overrides, path.with_suffix(".sh"), str(path))
-        return _script_document(script, path.with_suffix(".py"), overrides, str(path))
+        return _python_document(script, path.with_suffix(".py"), overrides, str(path))
     if kind == ".sh":
         return command_document(text, overrides, path)
-    if kind == ".py":
-        return _script_document(text, path, overrides, str(path))
-    from autotune.domain.typed.job import has_job_keys_alone
+    return _python_document(text, path, overrides, str(path))
 
-    document = document_of(text, str(path), json=kind == ".json")
+
+def own_document(
+    path: Path, text: str, document: Document, overrides: Overrides
+) -> tuple[Document, Overrides]:
+    """The job of a trainer's mapping, or the document as it is where it is no trainer's.
+
+    Raises InputError as `script_document` does, and for a file that is neither's.
+    """
     values = document.values
-    own_keys = not JOB_KEYS.isdisjoint(values) and has_job_keys_alone(values)
-    dialect = None if own_keys else detect(values, str(path))
+    dialect = detect(values, str(path))
     if dialect is None:
-        if not own_keys:
-            _refuse_unknown(document)
-        if overrides.stated or overrides.beside or overrides.priced_as:
-            refuse_flags(overrides, document.name)
+        _refuse_unknown(document)
+        refuse_flags(overrides, document.name)
         return document, overrides
-    syntax = "json" if kind == ".json" else "yaml"
+    syntax = "json" if path.suffix.casefold() == ".json" else "yaml"
     aim = settled(aim_of(dialect.name, values), str(path), overrides.priced_as, values)
     made = dialect.read(document.values, path.name)
     take_aim(made, aim)
@@ -76,7 +79,7 @@ def read_any(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
 _SAID = {"model_name_or_path", "load_in_4bit", "load_in_8bit", "gradient_checkpointing", "packing"}
 
 
-def _script_document(
+def _python_document(
     text: str, path: Path, overrides: Overrides, name: str
 ) -> tuple[Document, Overrides]:
     """The job of a script; `name` is what errors call it, a notebook where it was one."""
@@ -181,7 +184,7 @@ def values_beside(beside: Beside) -> dict[str, Any]:
 def command_document(
     command: str, overrides: Overrides, path: Path | None = None, called: str = ""
 ) -> tuple[Document, Overrides]:
-    """The job of a launch command. Raises InputError as `read_any` does.
+    """The job of a launch command. Raises InputError as `script_document` does.
 
     called: what errors call it, a notebook where it was one.
     """
@@ -344,9 +347,13 @@ def started_from(path: Path, overrides: Overrides) -> tuple[dict[str, Any], Over
     if len(overrides.gpus) < 2:  # noqa: PLR2004 - from one to another
         msg = f"{path} is a trainer's own file, and it names no machine to start from"
         raise InputError(msg, "name the one it runs on, then the others: --gpu NOW,OTHER")
-    document, own = read_any(path, overrides)
-    here = overridden(document, Overrides(gpus=own.gpus[:1]))
-    return here.values, replace(own, gpus=own.gpus[1:], stated={}, beside=())
+    text = read_text(path)
+    if path.suffix.casefold() in SCRIPTS:
+        document, own = script_document(path, text, overrides)
+    else:
+        document, own = own_document(path, text, read_document(path), overrides)
+    here = on_machine(document, own.gpus[0])
+    return here, replace(own, gpus=own.gpus[1:], stated={}, beside=())
 
 
 def started_from_line(overrides: Overrides) -> tuple[dict[str, Any], Overrides]:
@@ -358,8 +365,8 @@ def started_from_line(overrides: Overrides) -> tuple[dict[str, Any], Overrides]:
     if len(overrides.gpus) < 2:  # noqa: PLR2004 - from one to another
         msg = "a job in one line is recomputed from one machine to another, and one is named"
         raise InputError(msg, "name the one it runs on, then the others: --gpu NOW,OTHER")
-    here = overridden(document, Overrides(gpus=overrides.gpus[:1]))
-    return here.values, replace(overrides, gpus=overrides.gpus[1:], stated={})
+    here = on_machine(document, overrides.gpus[0])
+    return here, replace(overrides, gpus=overrides.gpus[1:], stated={})
 
 
 def _is_own(path: Path) -> bool:

@@ -8,8 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.load import jobs_of_spec
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, jobs_of_spec
 from autotune.app.job.trainer_file import refuse_flags, started_from, started_from_line
 from autotune.app.recompute.diff import (
     add_measured,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app.hardware.machines import as_devices
-from autotune.app.job.overrides import Overrides, flag_of
+from autotune.app.job.load import Overrides
+from autotune.app.job.overrides import flag_of
 from autotune.app.job.trainer_file import job_values
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import Plan, Smoke, check_same_job, plan_of
-from autotune.catalog.devices import find_device
-from autotune.catalog.local import default_host
+from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.candidates import Candidate
 from autotune.domain.config import Config

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from autotune.app.job.evidence import with_past
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides
 from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
 from autotune.app.verify.diff import Comparison, explanations, lines_of

@@ -115,3 +115,8 @@ class HardwareSection(Section):
             msg = f"network {shown(self.network)} joins machines, and nodes is 1"
             raise wrong(msg)
         return self
+
+    @property
+    def per_node(self) -> int:
+        """Devices of one machine."""
+        return self.count // self.nodes

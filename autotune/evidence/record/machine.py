@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from autotune.catalog.devices import find_device
-from autotune.catalog.local import default_host
+from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.networks import find_network
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.device import Offer

@@ -1,7 +1,10 @@
-"""What no offer of a job can do is an error before any search: a batch or a lock.
+"""A checked job file -> Job: every name looked up, and completed by what was not stated.
 
-An offer that cannot, beside one that can, stays: the search space drops its candidates and counts
-them by reason.
+All that nobody stated is listed in `Job.assumed`. What a machine, a method or the data is completed
+with stands in `hardware/offers`, `method` and `defaults`; this is their order.
+
+What no offer of a job can do is an error before any search: a batch or a lock. An offer that
+cannot, beside one that can, stays: the search space drops its candidates and counts them by reason.
 """
 
 from __future__ import annotations
@@ -9,8 +12,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from autotune.app.hardware.machines import as_devices
+from autotune.app.hardware.offers import distinct, offer_of
+from autotune.app.hardware.this_machine import as_measured_here, as_the_driver_leaves
+from autotune.app.job.defaults import (
+    data_of,
+    evaluation_of,
+    limits_of,
+    objective_of,
+    refuse_packed_pairs,
+    training_of,
+)
+from autotune.app.job.method import as_stated, check_variant, fp32_needed, method_of, zero_of
 from autotune.app.whatif.levers import (
     closed_values,
     lever_changes,
@@ -18,22 +33,30 @@ from autotune.app.whatif.levers import (
     package_change,
     unlocked,
 )
-from autotune.catalog.software import installing
+from autotune.catalog.devices import find_device, find_machine, known_device
+from autotune.catalog.models.models import find_model
+from autotune.catalog.software import find_software, installing
 from autotune.domain.config import KNOBS
 from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
-from autotune.domain.job import NOT_KEPT, Assumption
+from autotune.domain.job import NOT_KEPT, PAIRED, Assumption, Job
+from autotune.domain.paths import whole
+from autotune.domain.typed.machine import machine_entry
 from autotune.space.enumerate import PLAIN, why_closed, without
 from autotune.space.file import load_space
 from autotune.space.rules import RULES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job
+    from autotune.domain.statement import Statement
     from autotune.domain.typed.job import JobFile
     from autotune.pricing import Question
     from autotune.space.rules import Rule
+
 
 # Rules of the job's own method and data: a knob that they leave without effect is no mistake.
 OF_THE_JOB = frozenset({"adapters_exist", "grouping_saves_padding"})
@@ -49,6 +72,128 @@ _KEPT = {
     **{name: KNOBS[name].effect for name in ("kernels", "optimizer")},
 }
 _WITHOUT_CHOICE = {"optimizer": ("adamw_torch", "adamw_torch_fused")}  # what moves for free
+
+
+def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) -> Job:
+    """Look up every name of a checked job file and complete what was not stated.
+
+    Args:
+        jobfile: The checked job file.
+        base_dir: The folder that its relative paths start from.
+        measured: Whether anything may have been measured of this machine.
+
+    Raises:
+        InputError: A name is unknown, or what is stated cannot be.
+    """
+    folder = whole(base_dir)
+    trainers = jobfile.origin
+    assumed = list(trainers.assumed()) if trainers else []
+    spoken_of = _stated_machines(jobfile.stated)
+    storage = jobfile.data.storage or "local"
+    found = [find_machine(each.gpu, each.per_node, storage) for each in jobfile.hardware]
+    machines = distinct(jobfile.hardware, found)
+    if len(machines) < len(jobfile.hardware):
+        more = len(jobfile.hardware) - len(machines)
+        why = "the same machine on the same terms is priced once"
+        assumed.append(Assumption("hardware", f"{more} of the entries left out", why))
+        jobfile = jobfile.model_copy(update={"hardware": tuple(stated for stated, _ in machines)})
+    terms: list[Assumption] = []  # of the machines, and what is told behind them
+    offers = as_the_driver_leaves(
+        [
+            offer_of(stated, index, machine, terms)
+            for index, (stated, machine) in enumerate(machines)
+        ],
+        terms,
+    )
+    if measured:
+        offers = as_measured_here(offers, terms)
+    model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
+    zero = zero_of(jobfile.deepspeed, model)
+    wide = (
+        ""
+        if jobfile.method.base
+        else fp32_needed(jobfile, model, [device for _, (device, _) in machines])
+    )
+    method = method_of(jobfile.method, model, assumed, zero, wide)
+    data = data_of(jobfile, model, folder, assumed)
+    epochs, steps, batch = training_of(jobfile, data.rows, assumed)
+    evaluation = evaluation_of(jobfile.evaluation, data.held_out, terms)
+    limits, objective = limits_of(jobfile.limits, terms), objective_of(jobfile, terms)
+    software = find_software(jobfile.software)
+    model = software.as_coded(model)
+    if jobfile.software == "default":
+        why = f"not stated; the profile of {software.as_of}"
+        assumed.append(Assumption("software", software.name, why))
+    assumed += terms
+    stated: tuple[Statement, ...] = ()
+    if jobfile.stated:
+        from autotune.claims.table import statements_of
+
+        stated = statements_of(jobfile.stated, spoken_of)
+    job = Job(
+        name=jobfile.name or "job",
+        model=model,
+        method=method,
+        rows=data.rows,
+        held_out=data.held_out,
+        max_length=data.max_length,
+        lengths=data.lengths,
+        padding=data.padding,
+        pretokenized=data.pretokenized,
+        storage=data.storage,
+        epochs=epochs,
+        steps=steps,
+        global_batch_size=batch,
+        evaluation=evaluation,
+        limits=limits,
+        zero=zero,
+        objective=objective,
+        software=software,
+        offers=offers,
+        stated=stated,
+        lock=locks_of(jobfile, assumed),
+        allow=jobfile.allow,
+        dataset_path=data.dataset_path,
+        row_bytes=data.row_bytes,
+        origin=trainers.as_read(jobfile.software) if trainers else None,
+        spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
+        base_dir=str(folder),
+    )
+    if method.variant != "none":
+        check_variant(job)
+    if job.objective in PAIRED:
+        refuse_packed_pairs(job)
+    job = without_impossible(job, assumed)
+    check_batch(job)
+    check_locks(job)
+    assumed += check_opened(job)
+    if not jobfile.evidence:
+        return replace(job, assumed=tuple(assumed))
+    from autotune.app.job.evidence import with_evidence
+
+    return with_evidence(job, jobfile, assumed)
+
+
+def _stated_machines(entries: Sequence[Any]) -> dict[str | None, tuple[str | None, int]]:
+    """Device and count of each machine that a plan names; of none where it names none.
+
+    Raises InputError for one that nobody knows.
+    """
+    machines: dict[str | None, tuple[str | None, int]] = {None: (None, 1)}
+    for index, entry in enumerate(entries):
+        if entry.hardware in machines:
+            continue
+        stated = machine_entry(entry.hardware)
+        try:
+            name = known_device(str(stated["gpu"]))
+            if name is None:  # the name of an instance, or nobody's
+                stated = as_devices(stated)
+                name = find_device(str(stated["gpu"])).name
+        except InputError as error:
+            msg = f"stated[{index}].hardware: {error.message}"
+            raise InputError(msg, error.hint) from None
+        machines[entry.hardware] = (name, int(stated.get("count", 1)))
+    return machines
 
 
 def locks_of(jobfile: JobFile, assumed: list[Assumption]) -> dict[str, KnobValue]:
