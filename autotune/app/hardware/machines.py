@@ -66,15 +66,15 @@ def name_devices(values: Values) -> None:
         ]
     evidence = values.get("evidence")
     if isinstance(evidence, list):
-        values["evidence"] = [_seen_there(item, index) for index, item in enumerate(evidence)]
-
-
-def _seen_there(item: object, index: int) -> object:
-    """An entry of the evidence whose machine is named by its devices."""
-    if not isinstance(item, dict) or item.get("hardware") is None:
-        return item
-    where = f"evidence[{index}].hardware"
-    return {**item, "hardware": _instance_as_devices(item["hardware"], where)}
+        named = {
+            index: _instance_as_devices(item["hardware"], f"evidence[{index}].hardware")
+            for index, item in enumerate(evidence)
+            if isinstance(item, dict) and item.get("hardware") is not None
+        }
+        values["evidence"] = [
+            {**item, "hardware": named[index]} if index in named else item
+            for index, item in enumerate(evidence)
+        ]
 
 
 def _instance_as_devices(item: object, where: str) -> object:

@@ -206,9 +206,9 @@ def jobs_of_command(
 def _jobs(
     document: Document, overrides: Overrides, base_dir: Path, variant: str | None = None
 ) -> list[NamedJob]:
+    changes = overrides.changes
     name_devices(document.values)
-    changed = overridden(document, overrides) if overrides.changes else document
-    variants = variants_of(changed)
+    variants = variants_of(overridden(document, overrides) if changes else document)
     if variant is not None:
         variants = [chosen(variants, variant)]
     files = [checked(each.document) for each in variants]
