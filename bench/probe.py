@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -37,6 +36,8 @@ from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner, worker_environment
 from autotune.probe.session import Session
 from autotune.probe.two_depth import STEP_TIMES, agreement, extrapolated, requests_at_depths
+from bench import probe_beside
+from bench.paired import CLOCKS, against, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +63,6 @@ BRIEF = replace(STEPS_ONLY, most=24, measured=20, least=12, seconds=3.0, patienc
 WHOLE = Effort(most=30, measured=16, least=8, seconds=6.0, patience_s=10.0)
 DEPTHS, QUICK_DEPTHS = (8, 16, 24), (12,)
 ROUNDS, QUICK_ROUNDS = 5, 3
-CLOCKS = {"wall": "step_s", "cpu": "cpu_s"}
 TIMEOUT_S = 300.0
 
 
@@ -130,25 +130,6 @@ class Bench:
         self._plain.stdin.flush()
         found: dict[str, float] = json.loads(self._plain.stdout.readline())
         return found
-
-
-def spread(values: Sequence[float]) -> float:
-    """Sd of the values over their mean, from the median deviation: one stalled run is no spread.
-
-    Formula: 1.4826 x median |x - median| / median. Source: Rousseeuw and Croux (1993).
-    """
-    centre = statistics.median(values)
-    return 1.4826 * statistics.median(abs(v - centre) for v in values) / centre
-
-
-def against(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """Median ratio of runs that followed each other, and its standard error.
-
-    Formula: 1.2533 x sd / sqrt(n), the standard error of a median of normal values.
-    """
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    error = 1.2533 * spread(ratios) / math.sqrt(len(ratios))
-    return {"ratio": statistics.median(ratios), "error": error}
 
 
 def worker_over_plain(
@@ -319,8 +300,6 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # so that runs do not wait for each other
     if options.beside is not None:
-        from bench import probe_beside
-
         rounds = QUICK_ROUNDS if options.quick else ROUNDS
         found = probe_beside.measure(options.beside.resolve(), rounds)
         said = probe_beside.lines(found)

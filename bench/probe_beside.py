@@ -21,11 +21,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.probe import CLOCKS, ROOT, against
+from bench.paired import CLOCKS, against
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+ROOT = Path(__file__).resolve().parent.parent
 TURNS = ("whole", "steps", "plain")
 TURN = """
 import json, sys, tempfile
