@@ -34,8 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import load_job
-from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.local import LocalExecutor
+from autotune.app.workers.executor import LocalExecutor, WorkerJob
 from autotune.cost.model import CostModel
 from autotune.search.measured.joining import Opened, Place, joining, leading, terms_of
 from autotune.search.measured.measurer import FunctionMeasurer, Scored

@@ -33,7 +33,7 @@ from autotune.training.verdict import opening, pace_of, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autotune.app.verify.expected import Expected
+    from autotune.app.verify.plan import Expected
     from autotune.report.schema import Row
     from autotune.training.stopwatch import Pause, Stretch
 
@@ -298,7 +298,7 @@ def _rounded(seconds: float) -> float:
 def _plan_of(run: Path | None, start: dict[str, Any]) -> tuple[Expected | None, str]:
     """The plan that this training follows; else None and why."""
     try:
-        from autotune.app.verify.expected import expected_of
+        from autotune.app.verify.plan import expected_of
 
         log = RunLog("this training", "record", steps_done=0, **started(start, "this training"))
         return expected_of(run, log), ""

@@ -13,7 +13,7 @@ from autotune.evidence.log.run_log import BUSY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.app.verify.expected import Expected
+    from autotune.app.verify.plan import Expected
     from autotune.report.schema import Row
     from autotune.training.stopwatch import Step
 

@@ -172,8 +172,7 @@ class Nobody:
 
 def _led(announce: Callable[[str], None], *, resume: bool) -> Any:  # noqa: ANN401 - app's Probed
     """Lead a search that starts no worker."""
-    from autotune.app.probing.ground import Ground, local_bill
-    from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.probing.plan import Ground, ProbeOptions, local_bill
     from autotune.app.workers.lead import Pace, Question, probe_by_workers
     from autotune.pricing import Pricing
     from autotune.probe import device

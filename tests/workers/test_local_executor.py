@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.local import LocalExecutor
+from autotune.app.workers.executor import LocalExecutor, WorkerJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +65,7 @@ def test_a_worker_that_was_killed_may_be_started_again(
 def test_no_worker_outlives_a_stop_that_it_does_not_obey(
     executor: LocalExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.app.workers.local.LEAVE_S", 0.2)
+    monkeypatch.setattr("autotune.app.workers.executor.LEAVE_S", 0.2)
     deaf = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print('up'); {SLEEPS}"
     executor.start(job(tmp_path, SLEEPS), "1")
     executor.start(job(tmp_path, deaf), "2")
@@ -80,7 +79,7 @@ def test_a_worker_dies_with_a_search_that_is_killed(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.local import LocalExecutor
+from autotune.app.workers.executor import LocalExecutor
 says = "import os; print(os.getpid(), flush=True); import time; time.sleep(600)"
 LocalExecutor().start(WorkerJob((sys.executable, "-c", says), Path({str(tmp_path)!r}), "cpu"), "1")
 import time; time.sleep(600)

@@ -22,14 +22,13 @@ from simulatedmachine import TINY, Machine, options_of, search, step_of
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.figures import short
-from autotune.app.probing.ground import Ground, local_bill
+from autotune.app.probing.plan import Ground, local_bill
 from autotune.app.probing.probe import Prober
 from autotune.app.workers import lead
 from autotune.app.workers import terms as terms_of_study
-from autotune.app.workers.departures import LEFT, LEFT_FILE, leave, reasons
-from autotune.app.workers.join import KNOWN_PROBES, work
+from autotune.app.workers.executor import LocalExecutor
+from autotune.app.workers.join import KNOWN_PROBES, LEFT, LEFT_FILE, leave, reasons, work
 from autotune.app.workers.lead import Question, probe_by_workers
-from autotune.app.workers.local import LocalExecutor
 from autotune.app.workers.terms import checked, ground_of, terms_of
 from autotune.cli.commands.worker import worker
 from autotune.domain.errors import InputError, Interrupted

@@ -1,4 +1,4 @@
-"""What a probe of a candidate would be: on which device, at which depth, and how long."""
+"""What is probed: the candidates of one device, each at which depth, and for how long."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from autotune.domain.device import Offer
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.job import PAIRED
 from autotune.frozen import dataclass
+from autotune.pricing import Pricing
 from autotune.probe import device as devices
 from autotune.probe.device import LocalDevice
 from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort, request_for
 from autotune.probe.session import alone
 from autotune.probe.two_depth import requests_at_depths
+from autotune.space.file import at_every_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from autotune.probe.together import Meeting
 
     Request = dict[str, Any]
+    from autotune.domain.candidates import Candidates, SearchSpace
+    from autotune.domain.observation import Calibration
 
 DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
 # Importing torch, transformers and peft, once for all probes that a server forks; what surrounds
@@ -279,3 +283,40 @@ def _named(job: Job, on: str, here: list[LocalDevice]) -> tuple[LocalDevice, Off
     names = ", ".join(sorted({local.name for local in here}))
     msg = f"--probe-on {on}: that device is not here; here: {names}"
     raise NoLocalDevice(msg, "name a device of this machine, or leave --score probe out")
+
+
+ROOMY_BYTES = 1e18  # more than any model: nothing is refused for memory
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A search as all of its workers have it.
+
+    job: the one that is probed, with its offers. offer: that the device is. offers: those of them
+    that can run there; bill: of their candidates. exact: the offer is one of the user's job.
+    """
+
+    job: Job
+    space: SearchSpace
+    calibration: Calibration
+    offer: Offer
+    offers: tuple[Offer, ...]
+    exact: bool
+    bill: Bill
+    held_bytes: float | None = None
+
+
+def local_bill(
+    job: Job, candidates: Candidates, space: SearchSpace, calibration: Calibration,
+    offers: tuple[Offer, ...],
+) -> Bill:  # fmt: skip
+    """Every candidate of these offers, the user's own knobs at all levels."""
+    levels = [candidates.levels[OFFER].index(offer) for offer in offers]
+    here = candidates.take(np.flatnonzero(np.isin(candidates.codes[OFFER], levels)))
+    return Pricing(job, calibration).bill(at_every_level(here, space.extra))
+
+
+def without_limits(bill: Bill) -> Bill:
+    """The bill for a device that only lends its speed: what fits it decides nothing."""
+    roomy = np.full(len(bill), ROOMY_BYTES)
+    return bill.with_memory(usable_bytes=roomy, fits_probability=np.ones(len(bill)))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from shlex import join
 from typing import TYPE_CHECKING
 
-from autotune.app.probing.ground import Ground, local_bill, without_limits
 from autotune.app.probing.measured_bill import (
     as_measured,
     narrowest_measured,
@@ -18,12 +17,15 @@ from autotune.app.probing.measured_bill import (
     transferred,
 )
 from autotune.app.probing.plan import (
+    Ground,
     ProbeOptions,
     groups_here,
+    local_bill,
     local_for,
     offers_here,
     plan_probe,
     remote_for,
+    without_limits,
 )
 from autotune.app.probing.study import check_affordable, probe_candidates
 from autotune.app.runs.ownership import working_in

@@ -1,7 +1,15 @@
-"""What one worker does: join a search, price its job, take a device, probe until it is over."""
+"""What one worker does: join a search, price its job, take a device, probe until it is over.
+
+Why it left is kept in the study, and on its own disk for where that is lost: a run folder's journal
+is written anew by each leader, who may be killed while it does so. A worker is believed as long as
+the question is the one that it left: of a search that was asked for more since, nobody has left.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import tempfile
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -12,8 +20,8 @@ from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import probes_of_workers, tell_held
 from autotune.app.runs.folder import runs_root
-from autotune.app.workers.departures import leave
 from autotune.app.workers.terms import checked, ground_of, probing_of, readable
+from autotune.catalog.files import read_regular, write_whole
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.paths import whole
 from autotune.probe import device as devices
@@ -27,12 +35,12 @@ from autotune.search.measured.joining import Place, joining, terms_of, worker_fo
 from autotune.search.measured.prior import PRIOR_FILE, Prior, load_prior
 from autotune.search.measured.shared import SharedSearch
 from autotune.search.study.owner import Owner
+from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.app.probing.ground import Ground
-    from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.probing.plan import Ground, ProbeOptions
     from autotune.probe.device import LocalDevice
     from autotune.probe.record import ProbeRecord
     from autotune.search.selection import Objective
@@ -139,3 +147,40 @@ def _prior(ground: Ground, text: str | None, folder: Path, objective: str) -> Pr
     goal: Objective = "cost" if objective == "cost" else "time"
     space = ParameterSpace(ground.bill.candidates)
     return load_prior(BilledCandidates(ground.bill, space, goal), folder)
+
+
+LEFT = "autotune:left"  # of a study: why each worker has gone
+LEFT_FILE = "left.json"
+DECIDING = ("probing", "objective")  # the terms that say when a search is over
+MOST_BYTES = 100_000
+
+
+def leave(shared: SharedStudy, folder: Path, terms: dict[str, Any], why: str) -> None:
+    """A worker whose folder that is goes, because the search is over."""
+    said = {"why": why, "question": _question(terms)}
+    with contextlib.suppress(OSError):  # the study has it too
+        write_whole(folder / LEFT_FILE, json.dumps(said))
+    shared.study.set_user_attr(f"{LEFT}:{folder.name}", said)
+
+
+def reasons(shared: SharedStudy, run_dir: Path, terms: dict[str, Any]) -> list[str]:
+    """Why each worker that found this search to be over has gone."""
+    said: dict[str, Any] = {}
+    for path in sorted(run_dir.glob(f"{WORKERS_FOLDER}/*/{LEFT_FILE}")):
+        with contextlib.suppress(OSError, ValueError):
+            said[path.parent.name] = json.loads(read_regular(path, MOST_BYTES))
+    for name, found in shared.study.user_attrs.items():
+        if name.startswith(LEFT):
+            said[name.removeprefix(f"{LEFT}:")] = found
+    asked = _question(terms)
+    return [
+        str(found["why"])
+        for found in said.values()
+        if isinstance(found, dict) and found.get("question") == asked and found.get("why")
+    ]
+
+
+def _question(terms: dict[str, Any]) -> str:
+    """A digest of when the search is over, the same before and after it was kept as JSON."""
+    asked = json.dumps([terms[name] for name in DECIDING], sort_keys=True)
+    return hashlib.sha256(asked.encode()).hexdigest()[:16]

@@ -23,9 +23,8 @@ from autotune.app.probing.study import (
     probed_of,
     probes_of_workers,
 )
-from autotune.app.workers.departures import reasons
 from autotune.app.workers.executor import WorkerJob
-from autotune.app.workers.join import as_told, tell_probes
+from autotune.app.workers.join import as_told, reasons, tell_probes
 from autotune.app.workers.terms import terms_of
 from autotune.catalog.locks import take_away_dead
 from autotune.domain.errors import InputError, NoLocalDevice
@@ -43,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from autotune.app.probing.ground import Ground
-    from autotune.app.probing.plan import ProbeOptions
+    from autotune.app.probing.plan import Ground, ProbeOptions
     from autotune.app.probing.study import Probed
     from autotune.app.workers.executor import Executor, WorkerState
     from autotune.cost.bill import Bill
@@ -87,7 +85,7 @@ class Question:
 def executor_of(options: ProbeOptions) -> Executor:
     """Who starts the workers. Raises InputError for an unknown one."""
     if options.executor == "local":
-        from autotune.app.workers.local import LocalExecutor
+        from autotune.app.workers.executor import LocalExecutor
 
         return LocalExecutor()
     if options.executor == "ray":

@@ -19,9 +19,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.app.workers import local
-from autotune.app.workers.executor import WorkerState
-from autotune.app.workers.local import LEAVE_S, TOLD
+from autotune.app.workers.executor import LEAVE_S, TOLD, WorkerState, end, last_words, started
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError
 
@@ -216,11 +214,11 @@ def _work(argv: list[str], environment: dict[str, str], log: str) -> tuple[int, 
     """
     kept = Path(log)
     os.environ.pop(THREADS, None)  # Ray's one thread is not what the run would have
-    process = local.started(argv, environment, kept)
+    process = started(argv, environment, kept)
     try:
         while process.poll() is None:
             time.sleep(LOOK_S)
     except BaseException:  # cancelled: Ray raises KeyboardInterrupt here
-        local.end(process)
+        end(process)
         raise
-    return process.returncode, local.last_words(kept)
+    return process.returncode, last_words(kept)

@@ -17,8 +17,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from autotune.app.workers.executor import WorkerState
-from autotune.app.workers.local import TOLD, last_words
+from autotune.app.workers.executor import TOLD, WorkerState, last_words
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass

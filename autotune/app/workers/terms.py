@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from autotune.app.job.load import resolve_spec
-from autotune.app.probing.ground import Ground, local_bill, without_limits
-from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.plan import Ground, ProbeOptions, local_bill, without_limits
 from autotune.catalog.software import DISTRIBUTION
 from autotune.domain.candidates import SearchSpace
 from autotune.domain.errors import InputError
