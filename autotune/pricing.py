@@ -24,7 +24,7 @@ from autotune.frozen import dataclass
 from autotune.space.enumerate import enumerate_candidates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
     from autotune.cost.bill import Bill
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     Question = tuple[Job, SearchSpace]
     QuestionEdit = Edit[Question]
+    Change = Callable[[Question], Question]
 
 
 PLAIN = Calibration()  # nothing was measured
@@ -86,6 +87,11 @@ class Pricing:
 def plain_bill(job: Job, candidates: Candidates) -> Bill:
     """The bill under nothing that was measured: what evidence itself is held against."""
     return Pricing(job).bill(candidates)
+
+
+def on_job(change: Callable[[Job], Job]) -> Change:
+    """A question with its job changed, and all of what may be tried."""
+    return lambda question: (change(question[0]), question[1])
 
 
 def bills_under(

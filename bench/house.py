@@ -54,6 +54,7 @@ REASONS = {  # why a file stands alone though one other imports it, by where it 
     "autotune.report.lists.": "one file an answer",
     "autotune.report.screens.": "one file an answer",
     "autotune.search.posterior.together": "one file a way to choose the next probe",
+    "autotune.trace.worker": "a program of its own",
     "autotune.trainers.": "one file a format",
 }
 

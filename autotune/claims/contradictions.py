@@ -62,7 +62,8 @@ _SPLIT = "micro_batch_size"  # the waterfall moves micro-batch and accumulation 
 def contradictions_of(job: Job, price: Price) -> tuple[str, ...]:
     """Every finding, statements first, in the order of the file."""
     found: list[str] = []
-    measured_s, runs = _today_s(job), PricedRuns(job, price)
+    today = (o for o in job.evidence if o.today and o.quantity == "duration_s")
+    measured_s, runs = next((o.value for o in today), None), PricedRuns(job, price)
     for statement in job.stated:
         found += findings(Checked(statement, runs, measured_s))
     own = (each for each in job.evidence if each.id.startswith("evidence["))
@@ -70,11 +71,6 @@ def contradictions_of(job: Job, price: Price) -> tuple[str, ...]:
         found += _evidence(runs, list(entry), price)
     found += _saves(runs, measured_s)
     return tuple(dict.fromkeys(found))
-
-
-def _today_s(job: Job) -> float | None:
-    """[s] measured of today's run; None where it was not."""
-    return next((o.value for o in job.evidence if o.today and o.quantity == "duration_s"), None)
 
 
 def _evidence(runs: PricedRuns, entry: Sequence[Observation], price: Price) -> Iterator[str]:
@@ -88,7 +84,9 @@ def _evidence(runs: PricedRuns, entry: Sequence[Observation], price: Price) -> I
     wrong = tuple(_step_count(job, entry[0]))
     yield from wrong
     if wrong:
-        references = [_own_steps(job, each) for each in references]
+        references = [  # with the steps that its rows make
+            replace(each, job=replace(each.job, steps=job.steps)) for each in references
+        ]
     run = priced(references[0], price)
     values = {each.quantity: each.value for each in entry}
     speeds = {SPEEDS[name]: Span(v, v) for name, v in values.items() if name in SPEEDS}
@@ -131,11 +129,6 @@ def _step_count(job: Job, observation: Observation) -> Iterator[str]:
     known = whole > 0 and (observation.today or not taken & {"rows", "epochs"})
     if known and observation.quantity == "duration_s" and abs(steps / whole - 1.0) > ROUNDED:
         yield f"{observation.id}: {steps_text(job, Span(steps, steps))}"
-
-
-def _own_steps(job: Job, reference: Reference) -> Reference:
-    """The run with the steps that its rows make."""
-    return replace(reference, job=replace(reference.job, steps=job.steps))
 
 
 def _measured(run: PricedRun, speeds: dict[SpeedName, Span]) -> Iterator[str]:

@@ -305,6 +305,17 @@ class Job:
     held_out: int = field(default=0, metadata=LATER)  # rows of the data that are not trained on
 
     @property
+    def stated_file(self) -> dict[str, Any]:
+        """The mapping of the job file that this was resolved from; empty where there is none."""
+        found: dict[str, Any] = json.loads(self.spec or "{}")
+        return found
+
+    @property
+    def stated_lock(self) -> dict[str, Any]:
+        """What that file locks."""
+        return self.stated_file.get("lock") or {}
+
+    @property
     def work(self) -> Work:
         """What one row takes; of what is priced as supervised, as such."""
         return WORK.get(self.objective, WORK["sft"])

@@ -35,6 +35,10 @@ class Spread(Answer):
     p50: float
     p90: float
 
+    def times(self, factor: float) -> Spread:
+        """So many times it, such as a time at a price."""
+        return Spread(self.p10 * factor, self.p50 * factor, self.p90 * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:

@@ -93,8 +93,9 @@ def _resources(launch: Launch) -> dict[str, Any]:
     found |= {"shm_size": f"{whole_gib(shm)}GB"} if shm and whole_gib(shm) else {}
     found["disk"] = f"{whole_gb(launch.disk_bytes)}GB.."
     if not offer.device.is_cpu:
+        least = int(0.95 * offer.device.memory_driver_bytes / GIB)  # under what it is sold with
         found["gpu"] = {"name": device_name(offer.device), "count": offer.per_node,
-                        "memory": f"{_memory_gb(offer.device)}GB.."}  # fmt: skip
+                        "memory": f"{least}GB.."}  # fmt: skip
     else:
         found["gpu"] = 0
     return found
@@ -113,8 +114,3 @@ def device_name(device: Device) -> str:
     if plain.startswith("rtx-"):
         return plain.replace("rtx-", "RTX").replace("ti", "Ti")
     return plain.replace("-", "").upper()
-
-
-def _memory_gb(device: Device) -> int:
-    """[GB] to ask for at least: a little under what the device is sold with."""
-    return int(0.95 * device.memory_driver_bytes / GIB)

@@ -137,20 +137,10 @@ def two_depths(job: Job, period: int = 1) -> tuple[int, int] | None:
     return (low, high) if job.model.num_layers > high else None
 
 
-def layer_period(job: Job) -> int:
-    """Layers after which kinds of layers repeat."""
-    fields = json.loads(job.model.hf_config)
-    types = fields.get("layer_types") or []
-    for period in range(1, len(types)):
-        if all(types[i] == types[i % period] for i in range(len(types))):
-            return period
-    return len(types) or int(fields.get("sliding_window_pattern") or 1)
-
-
-def sampled_lengths(job: Job, rows: int = SAMPLED_ROWS, seed: int = 0) -> list[int]:
+def sampled_lengths(job: Job) -> list[int]:
     """[tokens] one row from each stratum of the length distribution, in a fixed random order."""
-    rng = np.random.default_rng(seed)
-    places = (rng.permutation(rows) + rng.random(rows)) / rows
+    rng = np.random.default_rng(0)
+    places = (rng.permutation(SAMPLED_ROWS) + rng.random(SAMPLED_ROWS)) / SAMPLED_ROWS
     grid = np.linspace(0.0, 1.0, len(job.lengths.quantiles))
     found = np.interp(places, grid, job.lengths.quantiles)
     return [max(round(float(n)), 1) for n in found]

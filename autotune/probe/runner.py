@@ -263,7 +263,8 @@ def worker_environment(
     else:
         # The management library counts by bus; CUDA, left alone, by speed.
         found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(_visible(place.local))
+        shown = (gpu.uuid or str(gpu.index) for gpu in _shown_to(place.local))
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(shown)
     return found
 
 
@@ -271,11 +272,6 @@ def _absolute_pythonpath() -> list[str]:
     """The user's PYTHONPATH as it is meant here: a worker runs in another folder."""
     stated = os.environ.get("PYTHONPATH", "")
     return [str(whole(entry)) for entry in stated.split(os.pathsep)] if stated else []
-
-
-def _visible(local: LocalDevice) -> list[str]:
-    """What a worker may see, as CUDA wants it."""
-    return [gpu.uuid or str(gpu.index) for gpu in _shown_to(local)]
 
 
 def _shown_to(local: LocalDevice) -> list[LocalDevice]:

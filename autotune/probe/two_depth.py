@@ -13,12 +13,14 @@ peaks that move inside one phase between the small depths and the full one.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.frozen import dataclass
 from autotune.probe.outcomes import OK
-from autotune.probe.request import key_of, layer_period, request_for, two_depths
+from autotune.probe.request import key_of, request_for, two_depths
+from autotune.trace.worker import layer_period
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +54,7 @@ def requests_at_depths(
     job: Job, offer: Offer, config: Config, effort: Effort | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The two requests of a candidate; None where the model is too shallow to gain by it."""
-    depths = two_depths(job, layer_period(job))
+    depths = two_depths(job, layer_period(json.loads(job.model.hf_config)))
     if depths is None:
         return None
     low, high = (

@@ -46,7 +46,7 @@ def build(request: StepRequest) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     config = _config(request)
-    _set_depth(config, request.num_layers)
+    set_depth(config, request.num_layers)
     config.use_cache = False
     stored = torch.float32 if request.base == "32bit" else DTYPES[request.precision]
     before = torch.get_default_dtype()
@@ -92,7 +92,8 @@ def _config(request: StepRequest) -> Any:
     return AutoConfig.for_model(kind, **fields)
 
 
-def _set_depth(config: Any, num_layers: int) -> None:
+def set_depth(config: Any, num_layers: int) -> None:
+    """Another number of layers; patterns over layers repeat."""
     for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         if name in config.__dict__ or name in getattr(config, "attribute_map", {}):
             setattr(config, name, num_layers)

@@ -33,7 +33,9 @@ def layer_period(model: dict[str, Any]) -> int:
             if all(types[i] == types[i % period] for i in range(len(types))):
                 return period
         return len(types)
-    return int(model.get("sliding_window_pattern") or (2 if model["model_type"] == "gemma2" else 1))
+    return int(
+        model.get("sliding_window_pattern") or (2 if model.get("model_type") == "gemma2" else 1)
+    )
 
 
 def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:

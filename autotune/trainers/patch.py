@@ -78,7 +78,8 @@ def patch(
         InputError: the text cannot be changed without changing something else as well.
     """
     name = Path(origin.path).name or COMMAND_FILE
-    windows = _ends_lines_with_crlf(origin.text)
+    # Positions in a text are of one kind of line end.
+    windows = 0 < origin.text.count("\n") == origin.text.count("\r\n")
     origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
     target = Target(values, config, transformers, origin.syntax, devices)
     changes, instead, notes = _changes(origin, parsed, target)
@@ -97,11 +98,6 @@ def patch(
     )
     text = text.replace("\n", "\r\n") if windows else text
     return Patched(name, text, diff, changes, tuple(notes))
-
-
-def _ends_lines_with_crlf(text: str) -> bool:
-    """Whether every line ends as on Windows: positions in a text are of one kind of line end."""
-    return 0 < text.count("\n") == text.count("\r\n")
 
 
 def _lines(text: str) -> list[str]:

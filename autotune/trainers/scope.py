@@ -246,7 +246,7 @@ def aim_of(
     held = [sign for sign in SIGNS.get(trainer, ()) if _holds(sign, values)]
     if not held:
         return Aim()
-    said = [f"{sign.key}: {shown(_at(values, sign.key))}" for sign in held]
+    said = [f"{sign.key}: {shown(at_key(values, sign.key))}" for sign in held]
     own = _APART.get(held[0].objective)
     apart = [_APART.get(sign.objective, own) != own for sign in held]
     other = said[apart.index(True)] if own and True in apart else ""
@@ -267,7 +267,8 @@ def _holds(sign: Sign, values: Mapping[str, Any]) -> bool:
     return stated and bool(re.fullmatch(sign.pattern, str(text), re.IGNORECASE | re.DOTALL))
 
 
-def _at(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401
+def at_key(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401 - any value
+    """What stands at a dotted key; None where nothing does."""
     value: Any = values
     for part in dotted.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -276,7 +277,7 @@ def _at(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401
 
 def _text(values: Mapping[str, Any], dotted: str) -> str | None:
     """What a key says; None where it says nothing, or that it is off."""
-    value = _at(values, dotted)
+    value = at_key(values, dotted)
     text = str(value).strip()
     return None if value is None or text.casefold() in _OFF else text
 

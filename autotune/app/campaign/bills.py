@@ -132,7 +132,7 @@ def _on_offer(run: Run, found: list[_Best], offer: Offer, hours: Hours) -> RunOn
         row=model.row if model else None,
         duration_s=seconds,
         full_s=full,
-        cost_usd=_times(seconds, offer.usd_per_hour / HOUR_S),
+        cost_usd=seconds.times(offer.usd_per_hour / HOUR_S),
         hours="stated",
         model_s=model.duration_s.p50 if model else None,
         limits=model.limits if model else (),
@@ -161,7 +161,7 @@ def _modelled(run: Run, found: list[_Best], offer: Offer) -> RunOnOffer:
         row=row,
         duration_s=seconds,
         full_s=full,
-        cost_usd=_times(seconds, offer.usd_per_hour / HOUR_S),
+        cost_usd=seconds.times(offer.usd_per_hour / HOUR_S),
         hours="model",
         model_s=middle,
         busy=max(best.busy for best in found),
@@ -179,11 +179,7 @@ def _stopped(row: Estimated, fraction: float) -> Spread:
     parts = row.time_s.as_dict()
     once = sum(parts[name] for name in _ONCE)
     middle = once + fraction * (row.time_s.total - once)
-    return _times(row.duration_s, middle / row.duration_s.p50)
-
-
-def _times(of: Spread, factor: float) -> Spread:
-    return Spread(of.p10 * factor, of.p50 * factor, of.p90 * factor)
+    return row.duration_s.times(middle / row.duration_s.p50)
 
 
 def _may_share(row: Estimated, offer: Offer) -> bool:

@@ -40,18 +40,6 @@ if TYPE_CHECKING:
 
     from autotune.domain.typed.job import JobFile
 
-__all__ = [
-    "NamedJob",
-    "Overrides",
-    "jobs_of_command",
-    "jobs_of_line",
-    "jobs_of_spec",
-    "load_job",
-    "load_jobs",
-    "only_job",
-    "resolve_spec",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
@@ -219,7 +207,11 @@ def _jobs(
         if overrides.max_price is not None:
             job = _within_price(job, file, overrides.max_price, base_dir)
         job = _without_another(job, document, each)
-        found.append(NamedJob(each.name, _with_past(job) if kept - {MACHINES} else job))
+        if kept - {MACHINES}:
+            from autotune.app.job.evidence import with_past
+
+            job = with_past(job)
+        found.append(NamedJob(each.name, job))
     return found
 
 
@@ -267,12 +259,6 @@ def _without_another(job: Job, document: Document, variant: Variant) -> Job:
         why = "it speaks of another method than this variant's"
         assumed += (Assumption("evidence", "left out", why),)
     return job if assumed == job.assumed else replace(job, assumed=assumed)
-
-
-def _with_past(job: Job) -> Job:
-    from autotune.app.job.evidence import with_past
-
-    return with_past(job)
 
 
 def _states_today(values: Mapping[str, Any]) -> bool:

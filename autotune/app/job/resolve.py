@@ -219,7 +219,7 @@ def without_impossible(job: Job, assumed: list[Assumption]) -> Job:
 
     A lock of the user's stays, and is refused where it is impossible.
     """
-    stated = json.loads(job.spec or "{}").get("lock") or {}
+    stated = job.stated_lock
     own = job.origin.knobs if job.origin is not None else {}
     kept = [name for name in job.lock if name not in stated or own.get(name) == job.lock[name]]
     for name in kept:

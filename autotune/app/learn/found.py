@@ -77,6 +77,25 @@ def results_in(*holders: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def adapter_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The adapter's config in a model's: `peft_config: {default: {...}}`, or without a name."""
+    held = config.get("peft_config")
+    if not isinstance(held, dict) or not held:
+        return {}
+    first = next(iter(held.values()))
+    return first if isinstance(first, dict) else held
+
+
+def month_of(seconds: float) -> str:
+    """The month of a time in seconds since 1970; empty where it is none."""
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m")
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
 def number(value: object) -> float | None:
     """A finite number above zero, also of text; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):

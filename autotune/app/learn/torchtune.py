@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.learn.console import read_printed
 from autotune.app.learn.found import Found
-from autotune.app.learn.walk import Unreadable, read_log, read_yaml
-from autotune.domain.errors import InputError
+from autotune.app.learn.walk import Unreadable, read_log, trainer_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 SOURCE = "torchtune log"
 _LOG = re.compile(r"log_\d+\.txt")
-MOST_YAML = 20
 
 
 def is_run(folder: Folder) -> bool:
@@ -48,17 +46,9 @@ def read(folder: Folder) -> Found:
 
 def _config(folder: Path) -> dict[str, Any]:
     """The YAML that the recipe saved beside its log, or the only one of torchtune's there."""
-    from autotune.trainers.registry import detect
-
-    for place in (folder, folder.parent):
-        for path in sorted(place.glob("*.y*ml"))[:MOST_YAML]:
-            try:
-                values = {} if path.is_symlink() else read_yaml(path)
-                trainer = detect(values, path.name) if values else None
-            except (Unreadable, InputError):
-                continue
-            if trainer is not None and trainer.name == "torchtune":
-                return values
+    for _, trainer, values in trainer_files(folder, folder.parent):
+        if trainer == "torchtune":
+            return values
     msg = "a torchtune log without the YAML of its recipe beside it"
     raise Unreadable(msg)
 

@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.found import Found, number, results_in, versions_of
+from autotune.app.learn.found import Found, adapter_in, month_of, number, results_in, versions_of
 from autotune.app.learn.walk import Unreadable, read_text, read_yaml
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read_events(folder: Folder) -> Found:
         raise Unreadable(msg)
     arguments, model = _parsed(texts.get(_ARGUMENTS)), _parsed(texts.get(_MODEL))
     last = max(event.step for event in scalars.values())
-    month = _month(max(event.wall_time for event in scalars.values()))
+    month = month_of(max(event.wall_time for event in scalars.values()))
     return _found(TENSORBOARD, folder, arguments, model, results, int(last), month)
 
 
@@ -81,17 +81,8 @@ def _found(
         on_cpu=arguments.get("use_cpu") is True,
         versions=versions_of("", model),
         month=month,
-        adapter=_first_adapter(model),
+        adapter=adapter_in(model),
     )
-
-
-def _month(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m")
-    except (OverflowError, ValueError, OSError):
-        return ""
 
 
 def _parsed(text: bytes | None) -> dict[str, Any]:
@@ -101,12 +92,6 @@ def _parsed(text: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _first_adapter(holder: dict[str, Any]) -> dict[str, Any]:
-    held = holder.get("peft_config")
-    first: Any = next(iter(held.values()), {}) if isinstance(held, dict) else {}
-    return first if isinstance(first, dict) else {}
 
 
 def is_mlflow(folder: Folder) -> bool:
@@ -127,7 +112,7 @@ def read_mlflow(folder: Folder) -> Found:
         step for text in _files(folder.path / "metrics").values() if (step := _last_step(text))
     ]
     started = number(meta.get("start_time"))
-    month = _month(started / 1000.0) if started else ""
+    month = month_of(started / 1000.0) if started else ""
     return _found(MLFLOW, folder, arguments, arguments, results, max(steps, default=0), month)
 
 

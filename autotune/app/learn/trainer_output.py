@@ -12,10 +12,18 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.found import Found, number, results_in, versions_of, versions_of_card, whole
+from autotune.app.learn.found import (
+    Found,
+    month_of,
+    number,
+    results_in,
+    versions_of,
+    versions_of_card,
+    whole,
+)
 from autotune.app.learn.pickled import FILE as PICKLED
 from autotune.app.learn.pickled import arguments_of
-from autotune.app.learn.walk import Unreadable, read_log, read_mapping, read_text, read_yaml
+from autotune.app.learn.walk import Unreadable, read_log, read_mapping, read_text, trainer_files
 from autotune.domain.errors import InputError
 from autotune.evidence.log.run_log import RunLog, Stretch
 from autotune.evidence.log.trainer_state import CHECKPOINT, STATE_FILE, read_trainer_state
@@ -30,8 +38,6 @@ SOURCE, LLAMA_FACTORY = "Trainer output", "LLaMA-Factory output"
 RESULTS, TRAIN_RESULTS, FACTORY_LOG = "all_results.json", "train_results.json", "trainer_log.jsonl"
 ADAPTER, MODEL, CARD = "adapter_config.json", "config.json", "README.md"
 _MARKS = (STATE_FILE, RESULTS, TRAIN_RESULTS, FACTORY_LOG)
-_YAML = (".yaml", ".yml")
-MOST_YAML = 20  # files beside an output that are looked into
 _CARD_LINE = re.compile(r"^- (\w+): ([\d.]+)\s*$", re.MULTILINE)
 _CARD_WORDS = {
     "train_batch_size": "per_device_train_batch_size",
@@ -187,24 +193,10 @@ def _arguments(
 
 def _yaml_of(run: Path) -> tuple[str, dict[str, Any]] | None:
     """A trainer's YAML in the folder, or above it where its output_dir names the folder."""
-    from autotune.trainers.registry import detect
-
-    looked = 0
-    for place in (run, run.parent):
-        try:
-            names = sorted(p for p in place.iterdir() if p.suffix in _YAML and not p.is_symlink())
-        except OSError:
-            continue
-        for path in names[:MOST_YAML]:
-            looked += 1
-            try:
-                values = read_yaml(path)
-                trainer = detect(values, path.name)
-            except (Unreadable, InputError):
-                continue
-            out = str(values.get("output_dir") or "").rstrip("/").rpartition("/")[2]
-            if trainer is not None and (place == run or out == run.name):
-                return trainer.name, values
+    for place, trainer, values in trainer_files(run, run.parent):
+        out = str(values.get("output_dir") or "").rstrip("/").rpartition("/")[2]
+        if run.name == out or place == run:
+            return trainer, values
     return None
 
 
@@ -242,13 +234,10 @@ def _name(
 
 def _month(holders: list[Path]) -> str:
     """The month that the newest state was written in."""
-    from datetime import UTC, datetime
-
     for holder in holders:
         for name in _MARKS:
             try:
-                written = (holder / name).stat().st_mtime
+                return month_of((holder / name).stat().st_mtime)
             except OSError:
                 continue
-            return datetime.fromtimestamp(written, UTC).strftime("%Y-%m")
     return ""

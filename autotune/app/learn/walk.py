@@ -164,3 +164,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except InputError:
         msg = f"{path.name} is no YAML mapping that can be read"
         raise Unreadable(msg) from None
+
+
+MOST_YAML = 20  # files of one folder that are looked into
+
+
+def trainer_files(*places: Path) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """The YAML files in folders that are a trainer's: where each lies, whose it is, its mapping."""
+    from autotune.trainers.registry import detect
+
+    for place in places:
+        try:
+            names = sorted(p for p in place.iterdir() if p.suffix in {".yaml", ".yml"})
+        except OSError:
+            continue
+        for path in [own for own in names if not own.is_symlink()][:MOST_YAML]:
+            try:
+                values = read_yaml(path)
+                trainer = detect(values, path.name)
+            except (Unreadable, InputError):
+                continue
+            if trainer is not None:
+                yield place, trainer.name, values

@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.learn.console import Printed, read_printed
-from autotune.app.learn.found import Found, number, results_in, versions_of, whole
+from autotune.app.learn.found import Found, adapter_in, number, results_in, versions_of, whole
 from autotune.app.learn.walk import (
     Unreadable,
     read_bytes,
@@ -79,7 +79,7 @@ def read(run: Path, folders: list[Folder]) -> Found:
         arguments=config,
         model_name=str(config.get("_name_or_path") or config.get("model_name_or_path") or ""),
         model=model if isinstance(model, dict) else config,
-        adapter=_adapter(config),
+        adapter=adapter_in(config),
         results=results,
         log=printed.log(str(run)),
         steps=whole(summary.get("train/global_step")) or printed.steps,
@@ -110,15 +110,6 @@ def _unwrapped(config: Mapping[str, Any]) -> dict[str, Any]:
         if key not in {"_wandb", "wandb_version"}:
             found[key] = held["value"] if isinstance(held, dict) and "value" in held else held
     return found
-
-
-def _adapter(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The adapter's config: `peft_config: {default: {...}}`."""
-    held = config.get("peft_config")
-    if isinstance(held, dict) and held:
-        first = next(iter(held.values()))
-        return first if isinstance(first, dict) else held
-    return {}
 
 
 def _gpu(metadata: Mapping[str, Any]) -> tuple[str, float]:

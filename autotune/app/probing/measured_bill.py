@@ -181,7 +181,7 @@ def _spreads(parts: TimeParts, record: ProbeRecord) -> dict[str, float]:
     """[s] standard deviation of the bill: by what was measured and by what was not."""
     measured = parts.train + parts.data_wait + parts.compile + parts.checkpoint
     return {
-        "measured": _step_sd(record) * measured,
+        "measured": math.hypot(record.step_log_sd, BETWEEN_RUNS_SD) * measured,
         "modelled": MODELLED_SD * (parts.total - measured),
     }
 
@@ -234,11 +234,6 @@ def _measured(predicted: Estimated, record: ProbeRecord, seen: Sequence[Observat
         value_of(seen, "memory_bytes", "reserved") or 0.0,
         seen[0].provenance, predicted.step_time_s, tuple(record.disturbed),
     )  # fmt: skip
-
-
-def _step_sd(record: ProbeRecord) -> float:
-    """Relative: of the median of the steps, and between probes."""
-    return math.hypot(record.step_log_sd, BETWEEN_RUNS_SD)
 
 
 def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:

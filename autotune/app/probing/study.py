@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -265,7 +265,9 @@ def _agreement(prober: Prober, pick: int | None) -> str:
 def noise_of_search(prober: Prober, explored: MeasuredExploration) -> NoiseSeen:
     """What other programs did to a search's measurements."""
     ran = [r for r in prober.own if r.ok and is_measurement(r)]
-    windows = [w for r in ran for w in r.result["step"].get("windows") or [_only(r)]]
+    windows = [  # of a record from before they were kept one by one, its only one
+        w for r in ran for w in r.result["step"].get("windows") or [{"disturbed": r.disturbed}]
+    ]
     seen = [r.result["step"].get("window") or {} for r in ran]
     others = [float(w["others"]) for w in seen if "others" in w]
     groups: dict[str, list[Run]] = {}
@@ -282,11 +284,6 @@ def noise_of_search(prober: Prober, explored: MeasuredExploration) -> NoiseSeen:
         cannot_tell=bool(explored.undecided),
         why=explored.undecided,
     )
-
-
-def _only(record: ProbeRecord) -> dict[str, Any]:
-    """The window of a record from before they were kept one by one."""
-    return {"disturbed": record.disturbed}
 
 
 def notes_of_noise(noise: NoiseSeen, records: list[ProbeRecord]) -> list[str]:

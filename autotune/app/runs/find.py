@@ -122,9 +122,9 @@ def last_answered(root: Path | None = None) -> Path:
     raise InputError(msg, "run `autotune tune JOB` first, or name a run folder")
 
 
-def passed_over(root: Path | None = None) -> list[str]:
+def passed_over() -> list[str]:
     """What to say of the runs that are newer than the last answered one: none of them is meant."""
-    runs = list_runs(root)
+    runs = list_runs()
     first = next((n for n, run in enumerate(runs) if run.answered), 0)
     if not first:
         return []
@@ -133,13 +133,13 @@ def passed_over(root: Path | None = None) -> list[str]:
     return [f"the last run with an answer is taken, {near(runs[first].path)}; newer: {named}{more}"]
 
 
-def to_resume(asked: Identity, root: Path | None = None) -> Path:
+def to_resume(asked: Identity) -> Path:
     """The newest unfinished run of what is asked, else the newest one. Raises InputError."""
-    runs = list_runs(root)
+    runs = list_runs()
     same = [run for run in runs if run.key == asked.key]
     if same:
         return next((run for run in same if not run.answered), same[0]).path
-    top = near(root or runs_root())
+    top = near(runs_root())
     last = f"; the last is {near(runs[0].path)}, of {runs[0].job_name}" if runs else ""
     msg = f"no run in {top} is of this job and these options{last}"
     raise InputError(msg, "leave --resume out to begin one, or name its folder with --run")

@@ -20,6 +20,7 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.device import Offer
 from autotune.domain.edit import Edit
 from autotune.domain.units import GB
+from autotune.pricing import on_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.device import Host
     from autotune.domain.job import Job, Lengths, Method
-    from autotune.pricing import Question, QuestionEdit
+    from autotune.pricing import Change, Question, QuestionEdit
 
 Rungs = tuple["QuestionEdit", ...]
 
@@ -103,14 +104,13 @@ def larger_host(bill: Bill, short: str) -> QuestionEdit:
     least = float(np.min(needed, where=of_these, initial=np.inf))
     size = _rounded_up(least) if math.isfinite(least) else 0.0
 
-    def edited(question: Question) -> Question:
-        job, space = question
+    def edited(job: Job) -> Job:
         offers = tuple(replace(o, host=_stated_host(o.host, part, size)) for o in job.offers)
-        return replace(job, offers=offers), space
+        return replace(job, offers=offers)
 
     what, typed = "a disk" if short == "disk" else "RAM", f"{size / GB:.0f}GB"
     label = f"{what} of {size / GB:,.0f} GB in the host"
-    return Edit(edited, label, short, typed=f"--set host.{short}={typed}", of="machine")
+    return Edit(on_job(edited), label, short, typed=f"--set host.{short}={typed}", of="machine")
 
 
 def _stated_host(host: Host, part: str, size: float) -> Host:
@@ -154,16 +154,15 @@ def _priced(name: str, count: int) -> Offer | None:
     )
 
 
-def _offered(offers: tuple[Offer, ...]) -> Callable[[Question], Question]:
+def _offered(offers: tuple[Offer, ...]) -> Change:
     """Other offers. Locks that only another number of devices can keep are dropped with them."""
 
-    def elsewhere(question: Question) -> Question:
-        job, space = question
+    def elsewhere(job: Job) -> Job:
         gone = {"sharding", SPLIT[1]} if {o.count for o in job.offers} != {offers[0].count} else ()
         lock = {name: value for name, value in job.lock.items() if name not in gone}
-        return replace(job, offers=offers, lock=lock), space
+        return replace(job, offers=offers, lock=lock)
 
-    return elsewhere
+    return on_job(elsewhere)
 
 
 def contract_changes(job: Job) -> list[Rungs]:
@@ -243,7 +242,7 @@ def _contract(
 ) -> QuestionEdit:
     """One key of the contract: the user's to change."""
     return Edit(
-        lambda question: (of_job(question[0]), question[1]), label, key, value=value,
+        on_job(of_job), label, key, value=value,
         typed=f"--set {key}={value}", changes="quality", note=note,
     )  # fmt: skip
 
@@ -255,8 +254,7 @@ def _with_method(job: Job, **fields: Any) -> Job:  # noqa: ANN401 - fields of Me
 def _adapters(label: str, typed: str, **fields: Any) -> QuestionEdit:  # noqa: ANN401 - as above
     """Adapters instead of all weights."""
     return Edit(
-        lambda question: (_with_method(question[0], **fields), question[1]), label, typed=typed,
-        changes="quality",
+        on_job(lambda job: _with_method(job, **fields)), label, typed=typed, changes="quality",
     )  # fmt: skip
 
 

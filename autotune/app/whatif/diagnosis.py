@@ -320,7 +320,11 @@ def _probe(
     )
     return DecidingCheck(
         "probe", text, float(seconds[found.index]), float(dollars[found.index]),
-        {name: _measured_text(parts) for name, parts in found.shows.items()},
+        {
+            name: f"{format_seconds(parts['compute'])} a step, "
+            f"{format_seconds(parts['save'])} a save"
+            for name, parts in found.shows.items()
+        },
         found.told_apart, found.together,
     )  # fmt: skip
 
@@ -332,10 +336,6 @@ class _Timed(BilledCandidates):
     def parts(self) -> tuple[Part, ...]:
         """Compute and save; a loader's milliseconds decide nothing."""
         return tuple(part for part in super().parts if part.name in SURE)
-
-
-def _measured_text(parts: Mapping[str, float]) -> str:
-    return f"{format_seconds(parts['compute'])} a step, {format_seconds(parts['save'])} a save"
 
 
 def _probe_seconds(bill: Bill) -> FloatArray:

@@ -19,7 +19,7 @@ from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
 from autotune.domain.answer.waterfall import SideOption, Waterfall, WaterfallStep, WhatIf
 from autotune.domain.edit import Edit
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
-from autotune.pricing import Pricing, bills_under
+from autotune.pricing import Pricing, bills_under, on_job
 from autotune.search.selection import best_index
 from autotune.space.requirements import CUDA_GRAPH_MODES
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
-    from autotune.pricing import Question, QuestionEdit
+    from autotune.pricing import QuestionEdit
 
 NVME_WRITE_BYTES_PER_S = LOCAL_READ_BYTES_PER_S  # assumption: a local disk writes as it reads
 NOTHING = 0.005  # share of the run below which a change is worth about nothing
@@ -180,13 +180,12 @@ def _batch_edit(pick: State, batch: int) -> QuestionEdit:
     """The question on the pick's machine with another global batch, free to be split anew."""
     before, steps = pick.job, math.ceil(pick.job.epochs * math.ceil(pick.job.rows / batch))
 
-    def edited(question: Question) -> Question:
-        job, space = question
+    def edited(job: Job) -> Job:
         made = replace(job, global_batch_size=batch, steps=steps, offers=(pick.offer,))
-        return replace(made, today=None, lock={}), space
+        return replace(made, today=None, lock={})
 
     return Edit(
-        edited, key="train.global_batch_size", before=str(before.global_batch_size),
+        on_job(edited), key="train.global_batch_size", before=str(before.global_batch_size),
         value=str(batch), typed=f"--set train.global_batch_size={batch}", changes="quality",
         note=f"{format_count(steps)} steps instead of {format_count(before.steps)}: your decision, "
         "because it changes what is learned, and the learning rate with it",
@@ -234,19 +233,13 @@ def what_if_of(
             fall, today.duration_s.p50, today.cost_usd.p50, "modelled instead of measured",
             ("measured", "the cost model"),
         )  # fmt: skip
+    # Of a pick at another batch, or that was measured itself, today's time says nothing.
+    readable = job.today_batch is None and best.basis != "measured"
     return WhatIf(
         waterfall=ending_at(fall, best, "measured instead of modelled"),
         options=side_options(end, price, space, calibration),
-        gaps=measured_gaps(job, space, best) if _readable(job, best) else (),
+        gaps=measured_gaps(job, space, best) if readable else (),
     )
-
-
-def _readable(job: Job, best: Estimated) -> bool:
-    """Whether readings of today's time may imply times of the pick.
-
-    Not where it trains at another batch, nor where the pick was measured: that is no reading.
-    """
-    return job.today_batch is None and best.basis != "measured"
 
 
 def batch_edit(job: Job) -> tuple[RunEdit, ...]:

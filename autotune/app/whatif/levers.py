@@ -9,7 +9,6 @@ it stays the answer (`relaxations`), and nothing is opened. What each is worth i
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,14 +21,14 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import format_seconds, format_usd
-from autotune.pricing import bills_under
+from autotune.pricing import bills_under, on_job
 from autotune.report.phrases import marked_name
 from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import choosable
 from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Relaxation
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
-    from autotune.pricing import Question, QuestionEdit
+    from autotune.pricing import Change, Question, QuestionEdit
 
 # Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (
@@ -111,21 +110,13 @@ def package_change(package: str) -> QuestionEdit:
 
 def unlocked(name: str) -> QuestionEdit:
     """The same job without one lock."""
-
-    def edited(question: Question) -> Question:
-        job, space = question
-        return replace(job, lock=without(job.lock, name)), space
-
+    edited = on_job(lambda job: replace(job, lock=without(job.lock, name)))
     return Edit(edited, f"without the lock of {name}", of="lock", columns=(name,))
 
 
-def _installed(package: str) -> Callable[[Question], Question]:
-    def edited(question: Question) -> Question:
-        job, space = question
-        fields: dict[str, Any] = {package: INSTALLABLE[package]}
-        return replace(job, software=replace(job.software, **fields)), space
-
-    return edited
+def _installed(package: str) -> Change:
+    fields: dict[str, Any] = {package: INSTALLABLE[package]}
+    return on_job(lambda job: replace(job, software=replace(job.software, **fields)))
 
 
 def _runs(question: Question, name: str, value: KnobValue) -> bool:
@@ -157,17 +148,12 @@ def _kept_as_it_runs(job: Job, name: str) -> bool:
         return True
     if job.origin is not None:
         return name == "attention" and job.origin.knobs.get(name) == job.lock[name]
-    return name == "attention" and name not in json.loads(job.spec or "{}").get("lock", {})
+    return name == "attention" and name not in job.stated_lock
 
 
-def _opened(name: str) -> Callable[[Question], Question]:
+def _opened(name: str) -> Change:
     """As `--allow` does."""
-
-    def edited(question: Question) -> Question:
-        job, space = question
-        return replace(job, lock=without(job.lock, name), allow=(*job.allow, name)), space
-
-    return edited
+    return on_job(lambda job: replace(job, lock=without(job.lock, name), allow=(*job.allow, name)))
 
 
 def _is_shut(
@@ -180,7 +166,7 @@ def _is_shut(
     return bool(listed) and not set(wide.values[name]) <= set(listed)
 
 
-def _opener(names: tuple[str, ...], wide: SearchSpace) -> Callable[[Question], Question]:
+def _opener(names: tuple[str, ...], wide: SearchSpace) -> Change:
     def opened(question: Question) -> Question:
         job, space = question
         lock = {name: value for name, value in job.lock.items() if name not in names}

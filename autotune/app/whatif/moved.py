@@ -6,7 +6,6 @@ so, with what to type to keep it.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
@@ -61,7 +60,7 @@ def stated_today(job: Job) -> dict[str, KnobValue]:
         return {}
     names: set[str] = set(job.origin.knobs) if job.origin is not None else set()
     if job.origin is None:
-        entries = json.loads(job.spec or "{}").get("evidence") or []
+        entries = job.stated_file.get("evidence") or []
         names = {name for entry in entries if entry.get("today") for name in entry["config"]}
     today = job.today.as_dict()
     return {name: today[name] for name in KNOBS if name in names}
@@ -81,8 +80,7 @@ def moved_by(job: Job, pick: Config) -> dict[str, KnobValue]:
 
 def _asked(job: Job) -> set[str]:
     """Knobs that the user locks or opens otherwise than today's run has them."""
-    stated = json.loads(job.spec or "{}")
-    return {*(stated.get("lock") or {}), *job.allow}
+    return {*job.stated_lock, *job.allow}
 
 
 def _not_kept(job: Job) -> dict[str, Assumption]:

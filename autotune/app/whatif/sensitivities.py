@@ -8,9 +8,9 @@ to choose among and points on the curve of an evaluation are the user's.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,13 +22,13 @@ from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS
 from autotune.domain.edit import Edit
 from autotune.domain.units import HOUR_S, format_bytes, format_count
-from autotune.pricing import bills_under
+from autotune.pricing import bills_under, on_job
 from autotune.search.alternatives import nearest_misses
 from autotune.search.selection import best_index
 from autotune.space.enumerate import PLAIN, without
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from autotune.cost.bill import Bill
     from autotune.domain.candidates import SearchSpace
@@ -95,14 +95,10 @@ def _kept_from_today(job: Job, pick: Estimated) -> Iterator[QuestionEdit]:
     """What today's run states of a numeric knob and the pick moves, kept as it is."""
     for name, value in moved_by(job, pick.config).items():
         yield Edit(
-            _with_lock({**job.lock, name: value}), key=name, value=str(value),
+            on_job(partial(replace, lock={**job.lock, name: value})), key=name, value=str(value),
             typed=f"--set {name}={value}", changes=KNOBS[name].knob_class, columns=(name,),
             note="as today's run has it",
         )  # fmt: skip
-
-
-def _with_lock(lock: dict[str, KnobValue]) -> Callable[[Question], Question]:
-    return lambda question: (replace(question[0], lock=lock), question[1])
 
 
 def _schedule(change: QuestionEdit, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
@@ -258,7 +254,7 @@ def schedule_changes(job: Job, steps: int) -> Iterator[QuestionEdit]:
     """
     if steps and saves_are_kept(job):
         yield Edit(
-            _saved_freely, key=SAVES, columns=(SAVES,),
+            on_job(partial(replace, lock=without(job.lock, SAVES))), key=SAVES, columns=(SAVES,),
             note="other checkpoints to choose among: as your file has it, they are by the epoch",
         )  # fmt: skip
     plan = job.evaluation
@@ -267,7 +263,8 @@ def schedule_changes(job: Job, steps: int) -> Iterator[QuestionEdit]:
         note = f"{steps // fewer} evaluations, not {steps // plan.every_steps}"
         note += f"; {IN_FILE}" if job.origin is not None else ""
         yield Edit(
-            _evaluated(fewer), key=EVALUATIONS, value=str(fewer),
+            on_job(partial(replace, evaluation=replace(plan, every_steps=fewer))),
+            key=EVALUATIONS, value=str(fewer),
             typed=f"--set {EVALUATIONS}={fewer}", note=note,
         )  # fmt: skip
 
@@ -275,24 +272,10 @@ def schedule_changes(job: Job, steps: int) -> Iterator[QuestionEdit]:
 def saves_are_kept(job: Job) -> bool:
     """Whether the schedule of saves is what the trainer's own file says, and free to be moved."""
     origin = job.origin
-    if origin is None or SAVES not in job.lock or _meets_evaluations(job):
+    best = any(item.key == BEST for item in job.assumed)  # the best is loaded at the end
+    if origin is None or SAVES not in job.lock or best:
         return False
-    return job.lock[SAVES] == _file_locks(job).get(SAVES) == origin.knobs.get(SAVES)
-
-
-def _meets_evaluations(job: Job) -> bool:
-    """Whether the best checkpoint is loaded at the end."""
-    return any(item.key == BEST for item in job.assumed)
-
-
-def _file_locks(job: Job) -> dict[str, object]:
-    found: dict[str, object] = json.loads(job.spec or "{}").get("lock") or {}
-    return found
-
-
-def _saved_freely(question: Question) -> Question:
-    job, space = question
-    return replace(job, lock=without(job.lock, SAVES)), space
+    return job.lock[SAVES] == job.stated_lock.get(SAVES) == origin.knobs.get(SAVES)
 
 
 def _rarer(job: Job, steps: int) -> int:
@@ -302,13 +285,3 @@ def _rarer(job: Job, steps: int) -> int:
         return 0
     an_epoch = int(steps / max(job.epochs, 1.0))
     return next((every for every in (an_epoch, steps) if every > plan.every_steps), 0)
-
-
-def _evaluated(every_steps: int) -> Callable[[Question], Question]:
-    def edited(question: Question) -> Question:
-        job, space = question
-        plan = job.evaluation
-        changed = plan and replace(plan, every_steps=every_steps)
-        return replace(job, evaluation=changed), space
-
-    return edited

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.peak import INSTANTS
@@ -64,11 +63,10 @@ def length_origin(job: Job, config: Config) -> str:
         return f"every row is padded to {limit}"
     if not job.lengths.known:
         return f"no row lengths are stated, so every row counts as {limit}"
-    data = _stated_data(job)
-    if isinstance(data.get("dataset"), str):
-        counted = f"the longest row of {Path(data['dataset']).name}"
-    elif isinstance(_lengths(data).get("histogram"), str):
-        counted = f"the longest row of {Path(_lengths(data)['histogram']).name}"
+    data = job.stated_file.get("data") or {}
+    file = data.get("dataset") or (data.get("lengths") or {}).get("histogram")
+    if file is not None:
+        counted = f"the longest row of {Path(file).name}"
     elif "data.lengths.max" in assumed:
         return f"no longest row is stated, so one may reach {limit}"
     else:
@@ -77,17 +75,3 @@ def length_origin(job: Job, config: Config) -> str:
         counted += ", at most: estimated from bytes; data.tokenizer counts it"
     cut = job.lengths.truncated_rows
     return f"{counted}, cut to {limit}" if cut else counted
-
-
-def _stated_data(job: Job) -> dict[str, Any]:
-    try:
-        stated = json.loads(job.spec or "{}")
-    except ValueError:  # pragma: no cover - the spec is written by `resolve`
-        return {}
-    data = stated.get("data") if isinstance(stated, dict) else None
-    return data if isinstance(data, dict) else {}
-
-
-def _lengths(data: dict[str, Any]) -> dict[str, Any]:
-    lengths = data.get("lengths")
-    return lengths if isinstance(lengths, dict) else {}

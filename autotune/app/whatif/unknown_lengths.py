@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from autotune.app.dataset.published_rows import short_rows
 from autotune.domain.answer.limits import ShortRows
-from autotune.domain.outcome import Spread
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
@@ -48,12 +47,8 @@ def on_short_rows(
             scale = 1.0
         found.append(
             ShortRows(
-                _times(bill.duration_s, scale), _times(bill.cost_usd, scale), like.name, like.p50,
+                bill.duration_s.times(scale), bill.cost_usd.times(scale), like.name, like.p50,
                 like.source, settled,
             )
         )  # fmt: skip
     return found
-
-
-def _times(of: Spread, factor: float) -> Spread:
-    return Spread(of.p10 * factor, of.p50 * factor, of.p90 * factor)

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from autotune.app.workers.executor import LEAVE_S, TOLD, WorkerState, end, last_words, started
 from autotune.catalog.software import install_command
@@ -82,7 +82,8 @@ class RayExecutor:
             if handle in done:
                 self._ended[name] = self._result(name, handle)
         return [
-            self._ended.get(name) or WorkerState(name, _waiting_or_running(job.log(name)))
+            self._ended.get(name)
+            or WorkerState(name, "running" if job.log(name).exists() else "queued")
             for name, (_, job) in self._tasks.items()
         ]
 
@@ -201,10 +202,6 @@ def _resources(job: WorkerJob, there: Mapping[str, float]) -> dict[str, float]:
         hint = f"""`ray start --resources '{{"{job.device}": N}}'` marks nodes that have it"""
         raise InputError(msg, hint)
     return {_TYPE + own[0]: SHARE}
-
-
-def _waiting_or_running(log: Path) -> Literal["running", "queued"]:
-    return "running" if log.exists() else "queued"
 
 
 def _work(argv: list[str], environment: dict[str, str], log: str) -> tuple[int, str]:

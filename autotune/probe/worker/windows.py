@@ -80,16 +80,16 @@ def fit_steps(tokens: Sequence[float], seconds: Sequence[float]) -> Fit:
     return Fit(max(a, 0.0), b)
 
 
-def is_steady(steps: Sequence[Step], tolerance: float = TOLERANCE) -> bool:
+def is_steady(steps: Sequence[Step]) -> bool:
     """Whether every one of these steps is within the tolerance of the line through them."""
     fit = fit_steps([s.tokens for s in steps], [s.wall_s for s in steps])
-    return all(abs(s.wall_s - fit.at(s.tokens)) <= tolerance * fit.at(s.tokens) for s in steps)
+    return all(abs(s.wall_s - fit.at(s.tokens)) <= TOLERANCE * fit.at(s.tokens) for s in steps)
 
 
-def first_steady(steps: Sequence[Step], window: int = WINDOW) -> int | None:
+def first_steady(steps: Sequence[Step]) -> int | None:
     """Index of the first step of the earliest steady window, or None."""
-    for start in range(len(steps) - window + 1):
-        if is_steady(steps[start : start + window]):
+    for start in range(len(steps) - WINDOW + 1):
+        if is_steady(steps[start : start + WINDOW]):
             return start
     return None
 

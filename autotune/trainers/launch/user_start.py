@@ -27,6 +27,7 @@ from autotune.trainers.launch.config import STAGES, is_deepspeed
 from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import TRAINERS
+from autotune.trainers.scope import at_key
 from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def patch_launcher(
     name = Path(beside.path).name
     write = deepspeed_changes if is_deepspeed(values) else _accelerate_changes
     wanted, notes = write(values, config, devices)
-    changes = {key: value for key, value in wanted.items() if _at(values, key) != value}
+    changes = {key: value for key, value in wanted.items() if at_key(values, key) != value}
     rewrite = rewrite_json if beside.syntax == "json" else rewrite_yaml
     try:
         text = rewrite(beside.text, changes) if changes else beside.text
@@ -192,7 +193,7 @@ def deepspeed_changes(
         if _is_stated(values.get(key)):
             changes[key] = getattr(config, knob)
     for name in ("bf16", "fp16"):
-        if isinstance(_at(values, f"{name}.enabled"), bool):
+        if isinstance(at_key(values, f"{name}.enabled"), bool):
             changes[f"{name}.enabled"] = config.precision == name
     changes |= _offload(values, "zero_optimization.offload_{}.device", config)
     return changes, _stage(values, "zero_optimization.stage", config, devices, changes)
@@ -213,14 +214,14 @@ def _accelerate_changes(
     if str(values.get("mixed_precision")) in {"bf16", "fp16"}:
         half = config.precision in {"bf16", "fp16"}
         changes["mixed_precision"] = config.precision if half else "no"
-    if _at(values, "fsdp_config.fsdp_activation_checkpointing") is True:
+    if at_key(values, "fsdp_config.fsdp_activation_checkpointing") is True:
         full = config.activation_checkpointing == "full"
         changes["fsdp_config.fsdp_activation_checkpointing"] = full
     for key, knob in _COUNTS.items():
-        if _is_stated(_at(values, f"deepspeed_config.{key}")):
+        if _is_stated(at_key(values, f"deepspeed_config.{key}")):
             changes[f"deepspeed_config.{key}"] = getattr(config, knob)
     changes |= _offload(values, "deepspeed_config.offload_{}_device", config)
-    if _at(values, _SHARDS_AWAY) is not None and config.sharding == "fsdp":
+    if at_key(values, _SHARDS_AWAY) is not None and config.sharding == "fsdp":
         changes[_SHARDS_AWAY] = config.offload == "all"
     return changes, _stage(values, "deepspeed_config.zero_stage", config, devices, changes)
 
@@ -236,7 +237,7 @@ def _offload(values: Mapping[str, Any], key: str, config: Config) -> Changes:
         return {}
     changes: Changes = {}
     for part, away in (("optimizer", _STATES_AWAY), ("param", {"all"})):
-        stated = str(_at(values, key.format(part)) or "none")
+        stated = str(at_key(values, key.format(part)) or "none")
         wanted = "cpu" if config.offload in away else "none"
         free = part == "optimizer" or (wanted == "cpu" and config.sharding == "zero3")
         if free and stated in {"cpu", "none"} and stated != wanted:
@@ -248,7 +249,7 @@ def _stage(
     values: Mapping[str, Any], key: str, config: Config, devices: int, changes: Changes
 ) -> list[str]:
     """Write the ZeRO stage where it changes; what that leaves for the user to see to."""
-    stated = _at(values, key)
+    stated = at_key(values, key)
     if not _is_stated(stated) or (devices == 1 and config.sharding == "none"):
         return []
     stage = _STAGE_OF.get(config.sharding)
@@ -267,13 +268,6 @@ def _stage(
 
 def _is_stated(value: object) -> bool:
     return value is not None and value != "auto"
-
-
-def _at(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401
-    found: Any = values
-    for part in dotted.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
 
 
 def _read(syntax: str, text: str) -> object:

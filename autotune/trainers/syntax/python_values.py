@@ -314,7 +314,8 @@ def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, as
     calls: dict[str, list[ast.Call]] = {}
     for node in nodes:
         if isinstance(node, ast.Call):
-            calls.setdefault(_name_of(node.func), []).append(node)
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            calls.setdefault(str(name), []).append(node)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.append((node.id, None))
     for function in functions:
@@ -330,7 +331,3 @@ def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, as
             )
             found.append((argument.arg, None if given else defaults.get(argument.arg)))
     return _one_of_each(found)
-
-
-def _name_of(function: ast.expr) -> str:
-    return str(getattr(function, "attr", getattr(function, "id", "")))
