@@ -179,6 +179,16 @@ def between(before: Counters, after: Counters, cores: int) -> dict[str, float]:
     return found
 
 
+def slope_of(values: Sequence[float]) -> float:
+    """Change from one value to the next: the median slope between any two (Theil and Sen)."""
+    return statistics.median(
+        (later - earlier) / (j - i)
+        for i, earlier in enumerate(values)
+        for j, later in enumerate(values)
+        if j > i
+    )
+
+
 def spread_of(ratios: Sequence[float]) -> dict[str, float]:
     """How steps differ from what their lengths explain. ratios: measured over fitted, in order.
 
@@ -190,15 +200,9 @@ def spread_of(ratios: Sequence[float]) -> dict[str, float]:
     if len(ratios) < 2:  # noqa: PLR2004 - one step has no spread
         return {"spread": 0.0, "drift": 0.0, "stalled": 0.0, "fast": 1.0}
     centre = statistics.median(ratios)
-    slopes = [
-        (later - earlier) / (j - i)
-        for i, earlier in enumerate(ratios)
-        for j, later in enumerate(ratios)
-        if j > i
-    ]
     return {
         "spread": 1.4826 * statistics.median(abs(r - centre) for r in ratios) / centre,
-        "drift": statistics.median(slopes) * (len(ratios) - 1) / centre,
+        "drift": slope_of(ratios) * (len(ratios) - 1) / centre,
         "stalled": sum(r > 1.5 * centre for r in ratios) / len(ratios),
         "fast": sorted(ratios)[int(FAST * len(ratios))] / centre,
     }

@@ -117,7 +117,8 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     found["mean_s"] = statistics.fmean(walls)
     found["relative_error"] = error_of(ratios)
     found["outliers"] = len(ratios) - len(inside)
-    found["slope_per_step"] = _drift(ratios) / centre
+    slope = disturbance.slope_of(ratios) if len(ratios) >= WINDOW else 0.0
+    found["slope_per_step"] = slope / centre  # warming up, throttling, fragmenting
     found["seconds_fixed"], found["seconds_per_token"] = fit.a, fit.b
     found["expected_s"] = centre * fit.at(statistics.fmean(tokens)) if tokens else found["step_s"]
     return found
@@ -152,19 +153,6 @@ def _typical(tokens: Sequence[int], seconds: Sequence[float]) -> float:
         return statistics.median(seconds)
     ratios = [t / f for t, f in zip(seconds, fitted, strict=True)]
     return statistics.median(ratios) * statistics.fmean(fitted)
-
-
-def _drift(ratios: Sequence[float]) -> float:
-    """Change of the ratio per step: warming up, throttling, fragmenting."""
-    if len(ratios) < WINDOW:
-        return 0.0
-    slopes = [
-        (later - earlier) / (j - i)
-        for i, earlier in enumerate(ratios)
-        for j, later in enumerate(ratios)
-        if j > i
-    ]
-    return statistics.median(slopes)
 
 
 WINDOWS, CALM_S, LEAST_S, PATIENCE_S = 3, 15.0, 1.0, 60.0
