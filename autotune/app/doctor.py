@@ -110,8 +110,8 @@ def write_speed(folder: Path) -> float:
 
 def _devices(gpus: list[LocalDevice], versions: dict[str, str]) -> list[Finding]:
     if not gpus:
-        text = "no NVIDIA driver or device: jobs are answered by the cost model, and probes run "
-        return [Finding("GPU", "none", text + "on the processor only", "note")]
+        text = "no NVIDIA driver or device: answers come from the cost model, and probes run only "
+        return [Finding("GPU", "none", text + "on the processor", "note")]
     found = [_gpu(gpu) for gpu in gpus]
     if "+cpu" in versions.get("torch", ""):
         text = "this build of torch cannot use the GPU: install one for CUDA"
@@ -174,7 +174,7 @@ def _host() -> list[Finding]:
     meaning = (
         "too small for several workers: batches pass through it (docker run --shm-size=16g)"
         if small
-        else "enough for batches on their way from the workers"
+        else "enough for the batches that workers hand over"
     )
     found.append(
         Finding("/dev/shm", format_bytes(host.shm_bytes), meaning, "note" if small else "fine")  # noqa: S108 - its size only
@@ -206,14 +206,14 @@ def _versions(versions: dict[str, str]) -> list[Finding]:
             found.append(Finding(name, "not installed", text, "missing"))
     absent = [name for name in PACKAGES if name not in versions and name not in NEEDED]
     if absent:
-        text = "what needs them is left out of the search or cannot be run here"
+        text = "settings that need them are left out, or cannot run here"
         found.append(Finding(", ".join(absent), "not installed", text, "note"))
     return found
 
 
 def _about(name: str) -> str:
     return {
-        "torch": "runs the training", "transformers": "its Trainer is what a probe times",
+        "torch": "runs the training", "transformers": "probes time its Trainer",
         "peft": "LoRA adapters", "accelerate": "devices and mixed precision",
         "trl": "`--export trl` can run here", "datasets": "reads the rows of exported scripts",
         "bitsandbytes": "int8 and nf4 bases, 8-bit optimizers",
@@ -227,9 +227,7 @@ def _known() -> Finding:
     known = known_age(local_device())
     what = "`autotune doctor --measure` takes about a minute"
     if known is None:
-        text = (
-            f"prices of this machine rest on its data sheet and its kind; {what} and replaces that"
-        )
+        text = f"answers for this machine use data sheets and typical hosts; {what} to measure it"
         return Finding("measured facts", "none", text, "note")
     on, days, damage = known
     if damage:
@@ -241,7 +239,9 @@ def _known() -> Finding:
             "note",
         )
     old = days is None or days > OLD_DAYS
-    text = f"older than {OLD_DAYS} days: {what}" if old else "every price of this machine uses them"
+    text = (
+        f"older than {OLD_DAYS} days: {what}" if old else "every answer for this machine uses them"
+    )
     age = "of unknown age" if days is None else f"{days} day{'s' * (days != 1)} old"
     age = "today" if days == 0 else age
     return Finding("measured facts", f"of {on}, {age}", text, "note" if old else "fine")

@@ -190,16 +190,16 @@ def _reason(
 ) -> str:
     implied, observed, ceiling, peak = flop_per_s
     head = (
-        f"{format_count(tokens[0])} tokens/s of this job are {_tera(implied)}, "
+        f"It means {format_count(tokens[0])} tokens/s for this job, or {_tera(implied)}: "
         f"{_percent(implied / peak)} of the dense peak of {row.offer.label}"
     )
     if not _agree(tokens):
         return f"{_contradiction(row, figures, tokens)}. {head}"
     if implied > ceiling:
-        times = f"{implied / ceiling:.1f} times the {_tera(ceiling)} that it can do at most"
+        times = f"{implied / ceiling:.1f} times the {_tera(ceiling)} that it can reach at most"
         return f"{head}: {times}{_shorter(job, figures, observed / implied)}"
     if implied > observed:
-        best = f"no published step of such a method was seen above {_tera(observed)}"
+        best = f"no published run of this method exceeds {_tera(observed)}"
         return f"{head}: {best}{_shorter(job, figures, observed / implied)}"
     return head + _slow(row, figures, tokens[0], implied / peak)
 
@@ -209,8 +209,8 @@ def _shorter(job: Job, figures: tuple[Stated, ...], ratio: float) -> str:
         return ". A smaller model, or padding counted as tokens, would explain it"
     tokens = _row_tokens(job, ratio)
     return (
-        f". It would take rows of at most {tokens:.0f} tokens on average, "
-        f"not {job.lengths.mean:.0f}, to be as fast as anything observed"
+        f". Only with rows of at most {tokens:.0f} tokens on average, not "
+        f"{job.lengths.mean:.0f}, would that match the fastest run observed"
     )
 
 
@@ -219,7 +219,7 @@ def _slow(row: Estimated, figures: tuple[Stated, ...], tokens: float, share: flo
     if row.tokens_per_s < FAR * tokens:
         return f"; {format_count(row.tokens_per_s)} tokens/s are likely"
     times = f"{row.tokens_per_s / tokens:.0f} times slower than likely"
-    idle = ": the device would stand all but idle" if share < IDLE else ""
+    idle = ": the device would be almost idle" if share < IDLE else ""
     slip = _kiloseconds(row, figures)
     return f", {times}{idle}{slip}"
 
@@ -258,7 +258,7 @@ def _percent(share: float) -> str:
 
 def _tera(flop_per_s: float) -> str:
     value = flop_per_s / 1e12
-    return f"{value:.3g} TFLOP/s"
+    return f"{value:,.0f} TFLOP/s" if value > 100.0 else f"{value:.3g} TFLOP/s"  # noqa: PLR2004 - display
 
 
 Quantity = Literal["step", "tokens", "rows", "duration"]

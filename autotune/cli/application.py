@@ -142,8 +142,9 @@ def application(names: Iterable[str] = COMMANDS) -> typer.Typer:
             "max_content_width": 100,
             "terminal_width": columns() - 2 if columns() < LEAST_HELP_WIDTH else None,
         },
-        epilog="`autotune help` lists topics: memory, prices, workers, ... "
-        "Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing feasible, 4 a limit is missed, "
+        epilog="To begin: autotune tune --model Qwen/Qwen2.5-7B --data train.jsonl --gpu h100. "
+        "More: `autotune help` lists topics such as memory, prices and workers. "
+        "Exit codes: 0 answer, 1 bug, 2 bad input, 3 nothing fits, 4 a limit is missed, "
         "5 no device to probe on, 6 the recommendation changed, 130 interrupted.",
     )
     made.callback()(root)

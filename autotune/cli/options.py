@@ -49,51 +49,57 @@ def said(option: Any, text: str, metavar: str = "") -> Any:  # noqa: ANN401 - ty
 GPU = typer.Option(
     "--gpu",
     metavar="NAME|8xNAME|INSTANCE[@PRICE],...",
-    help="Run on these machines: h100, 8xH100, h100:8, a name as nvidia-smi prints it, an "
-    "instance of a cloud (p4d.24xlarge); or: all. Instead of the job's own.",
+    help="The machines to choose from, instead of the job's own: h100, 8xH100, h100:8, a name "
+    "as nvidia-smi prints it, a cloud instance (p4d.24xlarge), or all.",
 )
-MODEL = typer.Option("--model", metavar="NAME", help="Model: a hub name, or a folder with one.")
+MODEL = typer.Option("--model", metavar="NAME", help="The model: a name on the hub, or a folder.")
 DATA = typer.Option(
     "--data",
     metavar="FILE",
-    help="The training data (JSON lines, CSV, text, Parquet, or a folder of them): its "
-    "rows and lengths are counted; with --rows, only its lengths.",
+    help="The training data (JSON lines, CSV, text, Parquet, or a folder of them). Counts its "
+    "rows and their lengths; with --rows, only the lengths.",
 )
-BUDGET = typer.Option("--budget", metavar="60USD", help="The run must cost at most.")
-SPACE = typer.Option("--space", metavar="FILE", help="Search space: a file, default or extended.")
-MINIMIZE = typer.Option("--minimize", help="What the answer is the least of.")
-FIDELITY = typer.Option("--fidelity", help="What the cost model rests on.")
-RUN = typer.Option("--run", metavar="DIR", help="Folder of this run.")
-OUT = typer.Option("--out", metavar="FILE", help="Write it there.")
+BUDGET = typer.Option("--budget", metavar="60USD", help="The most that the run may cost.")
+SPACE = typer.Option(
+    "--space", metavar="FILE", help="Search space: a file, or default, or extended."
+)
+MINIMIZE = typer.Option("--minimize", help="Look for the cheapest or the fastest.")
+FIDELITY = typer.Option(
+    "--fidelity", help="Use formulas, or also trace the training code; auto traces if in doubt."
+)
+RUN = typer.Option("--run", metavar="DIR", help="The folder for this run.")
+OUT = typer.Option("--out", metavar="FILE", help="Where to write it.")
 
 Gpu = Annotated[list[str] | None, GPU]
 Price = Annotated[
     str | None,
     typer.Option(
-        "--price", metavar="PRICE", help='"2.50USD/h" for the whole offer, "1.99USD/gpu-h" per GPU.'
+        "--price", metavar="PRICE", help='"2.50USD/h" for the machine, "1.99USD/gpu-h" per GPU.'
     ),
 ]
 Beside = Annotated[
     list[str] | None,
     typer.Option(
-        "--beside", metavar="FILE", help="accelerate's or DeepSpeed's config of that trainer."
+        "--beside", metavar="FILE", help="The accelerate or DeepSpeed config that goes with JOB."
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KNOB=VALUE", help="Pin a knob or change a job key; repeatable."),
+    typer.Option(
+        "--set", metavar="KNOB=VALUE", help="Fix a setting, or change a key of the job; repeatable."
+    ),
 ]
 Space = Annotated[str | None, SPACE]
 Minimize = Annotated[Goal, MINIMIZE]
 FidelityOfModel = Annotated[Fidelity, FIDELITY]
 FidelityOfMemory = Annotated[
-    Fidelity, said(FIDELITY, "What memory rests on; auto and trace take longer.")
+    Fidelity, said(FIDELITY, "How memory is found; auto and trace take longer.")
 ]
 TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code",
-        help="Let the trace run code that comes with the model instead of with transformers.",
+        help="Let the trace run code that comes with the model.",
     ),
 ]
 
@@ -105,7 +111,7 @@ class OneLine:
     model: Annotated[str | None, MODEL] = None
     method: Annotated[
         str | None,
-        typer.Option("--method", metavar="lora|qlora|full", help="How to train it; else lora."),
+        typer.Option("--method", metavar="lora|qlora|full", help="How to train; lora if left out."),
     ] = None
     rows: Annotated[
         str | None,
@@ -113,20 +119,20 @@ class OneLine:
     ] = None
     data: Annotated[str | None, DATA] = None
     max_length: Annotated[
-        str | None, typer.Option("--max-length", metavar="N", help="Tokens a row at most.")
+        str | None, typer.Option("--max-length", metavar="N", help="The most tokens in a row.")
     ] = None
     epochs: Annotated[
         float | None, typer.Option("--epochs", metavar="N", help="Passes over the data.")
     ] = None
     global_batch: Annotated[
-        str | None, typer.Option("--global-batch", metavar="N", help="Rows of one optimizer step.")
+        str | None, typer.Option("--global-batch", metavar="N", help="Rows in one optimizer step.")
     ] = None
     objective: Annotated[
         str | None,
         typer.Option(
             "--objective",
             metavar="sft|dpo|kto|orpo|reward",
-            help="What is trained: answers (sft), preferences, or a reward model; else sft.",
+            help="Supervised fine-tuning (sft, the default), preferences or a reward model.",
         ),
     ] = None
 
@@ -169,7 +175,9 @@ class Changes:
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow", metavar="KNOB", help="Open a numeric knob to the search; repeatable."
+            "--allow",
+            metavar="KNOB",
+            help="Let the search use a setting that changes rounding or batches; repeatable.",
         ),
     ] = None
     as_: Annotated[
@@ -177,8 +185,8 @@ class Changes:
         typer.Option(
             "--as",
             metavar="sft|dpo|...",
-            help="What a trainer's file is priced as: sft for one that trains something else (RL, "
-            "vision), which the answer says; dpo, kto or orpo where it does not say which.",
+            help="Price a trainer's file as this: sft for what is not priced (RL, vision); dpo, "
+            "kto or orpo if the file does not say which.",
         ),
     ] = None
 
@@ -189,10 +197,11 @@ class Limits:
 
     max_price: Annotated[
         str | None,
-        typer.Option("--max-price", metavar="PRICE", help="Leave out offers that are dearer."),
+        typer.Option("--max-price", metavar="PRICE", help="Leave out more expensive machines."),
     ] = None
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="24h", help="The run must end within.")
+        str | None,
+        typer.Option("--deadline", metavar="24h", help="The most time that the run may take."),
     ] = None
     budget: Annotated[str | None, BUDGET] = None
 
@@ -206,8 +215,8 @@ class Source:
         typer.Argument(
             metavar="JOB",
             help="A job file (YAML), or a trainer's own file: HF or TRL arguments (JSON, YAML, "
-            ".py), axolotl, LLaMA-Factory, torchtune, litgpt. Without it, state the job in one "
-            "line: --model NAME --rows N|--data FILE --gpu NAME.",
+            ".py), axolotl, LLaMA-Factory, torchtune, litgpt. Or leave it out and give --model "
+            "NAME, --rows N or --data FILE, and --gpu NAME.",
             show_default=False,
         ),
     ] = None
@@ -216,8 +225,7 @@ class Source:
         typer.Option(
             "--from-args",
             metavar="COMMAND",
-            help='A launch command instead of JOB: "python train.py '
-            '--per_device_train_batch_size 4".',
+            help='A command instead of JOB: "python train.py --per_device_train_batch_size 4".',
         ),
     ] = None
     variant: Annotated[
@@ -225,8 +233,8 @@ class Source:
         typer.Option(
             "--variant",
             metavar="NAME",
-            help="Only this variant of the job file, or launch of the script, by name or number. "
-            "Without a job file: of LoRA, dora or rslora.",
+            help="Take this variant of the job file, or this launch of the script (a name or a "
+            "number). Without a job file: dora or rslora.",
         ),
     ] = None
     beside: Beside = None

@@ -22,42 +22,43 @@ if TYPE_CHECKING:
 BASIS = {
     "modelled": "Modelled: no measurement went into it",
     "traced": "Traced: memory through the installed training code, time from formulas",
-    "calibrated": "Calibrated: modelled, then scaled by what was measured before",
+    "calibrated": "Calibrated: modelled, then corrected by earlier measurements",
     "measured": "Measured on the device",
 }
 LEAST_TOLD = 0.01  # relative: less between two candidates nobody can measure
 BOUND = {
-    "compute": "arithmetic: the matrix products fill the step. Memory left over is not waste",
-    "bandwidth": "memory bandwidth: data moves slower than the device computes",
+    "compute": "arithmetic (matrix products). Unused memory is not a waste",
+    "bandwidth": "memory bandwidth: the device waits for its memory",
     "launch": "launch overhead: the kernels are too small to keep the device busy. "
-    "Larger micro-batches or several runs on one device use it better",
+    "A larger micro-batch, or several runs on one device, use it better",
     "data": "data loading: the device waits for batches",
     "communication": "communication between the devices",
     "checkpoint": "writing checkpoints: a faster disk or fewer saves help, another GPU does not",
     "evaluation": "evaluation: fewer or smaller evaluations help, another config does not",
-    "startup": "start-up (loading, compiling, preparing data): the run itself is short",
+    "startup": "start-up (loading, compiling, preparing data). The run itself is short",
 }
 VERDICT = {
     "fits": "fits",
-    "at_risk": "is at risk of running out of memory",
-    "certain_oom": "does not fit: it runs out of memory",
+    "at_risk": "may run out of memory",
+    "certain_oom": "runs out of memory",
 }
 IN_STEP = frozenset({"compute", "bandwidth", "launch", "communication"})
 FAR_OFF = 2.0  # measured over modelled, each way: beyond it efficiency does not explain the gap
-LITTLE_ROOM = "should run, though what torch caches would fill the memory"
+LITTLE_ROOM = "should run, but PyTorch's cache will fill the memory"
+UNLIKELY = 0.5  # a probability of fitting: below it a run is expected to fail
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 KERNELS = {"liger": "Liger kernels", "chunked_loss": "a loss in chunks"}
 OFFLOAD = {
-    "optimizer": "optimizer states in the host's memory",
-    "all": "weights and states in the host's memory",
-    "activations": "checkpointed activations in the host's memory",
+    "optimizer": "optimizer states in host memory",
+    "all": "weights and optimizer states in host memory",
+    "activations": "checkpointed activations in host memory",
 }
 ATTENTION = {
     "flash_attention_2": "FlashAttention-2", "flash_attention_3": "FlashAttention-3",
     "eager": "plain (eager)",
 }  # fmt: skip
-DISTURBED = "while other programs used it, so its time may be far too long"
-DISTURBED_STEP = "while other programs use the machine"
+DISTURBED = "while other programs were using it, so the time may be far too long"
+DISTURBED_STEP = "because other programs use the machine"
 NO_CHANGE = "same settings"
 DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
@@ -114,7 +115,7 @@ def price_phrase(row: Row) -> str:
     dated = f", {row.price_as_of}" if row.price_as_of else ""
     age = row.price_age_days
     dated += f", {age} days ago" if dated and age is not None else ""
-    asked = ", asked on a marketplace" if "asked" in row.price_marks else ""
+    asked = ", a marketplace price" if "asked" in row.price_marks else ""
     return f"{format_usd(row.usd_per_hour)}/h ({row.price_source}{dated}{asked})"
 
 
@@ -231,8 +232,8 @@ def bound_words(row: Row) -> str:
     if 1.0 / FAR_OFF <= ratio <= FAR_OFF:
         return BOUND[bound]
     times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1.0 / ratio:.3g} of"
-    why = DISTURBED_STEP if measured.get("disturbed") else "and it cannot say why"
-    return f"the training steps: each takes {times} what the model expects, {why}"
+    why = DISTURBED_STEP if measured.get("disturbed") else "for a reason it does not know"
+    return f"the training steps: each takes {times} the time that the model expects, {why}"
 
 
 def tie_phrase(payload: RecommendationPayload) -> str:
@@ -242,31 +243,34 @@ def tie_phrase(payload: RecommendationPayload) -> str:
         return ""
     one = "the next best" if ties == (0,) else "one of the alternatives"
     count = f"{len(ties)} of the alternatives" if len(ties) > 1 else one
-    text = f"A tie: {count} cannot be told apart from it by what is known"
+    text = f"Too close to call: nothing known separates it from {count}"
     close = [each for each in payload.differences if each.place in ties]
     if close:
-        text = f"A tie, too close to call: {count} may be {_between(close)}"
+        text = f"Too close to call: {count} may be {_between(close)}"
     rows = [payload.alternatives[place] for place in ties]
     least = min(row.duration_s.p50 for row in rows)
     if best.basis == "measured" and least < best.duration_s.p50:
-        text += f" ({format_seconds(least)} was the least); the plainer was taken"
+        text += f" (the fastest took {format_seconds(least)}); this is the simpler one"
     return f"{text}."
 
 
 def _between(close: Sequence[Difference]) -> str:
-    """From how much better to how much worse; "as good" below one in a hundred."""
+    """How much better and how much worse; "just as good" below one in a hundred."""
     low, high = min(each.low for each in close), max(each.high for each in close)
     if max(-low, high) < LEAST_TOLD:
         return "just as good"
-    better = f"from {-low * 100:.0f} % better " if low <= -LEAST_TOLD else ""
-    worse = f"{max(high, 0.0) * 100:.0f} % worse"
-    return f"{better}to {worse}" if better else f"as good or up to {worse}"
+    better = f"up to {-low * 100:.0f} % better" if low <= -LEAST_TOLD else "just as good"
+    to = "" if low <= -LEAST_TOLD else "up to "
+    return f"{better} or {to}{max(high, 0.0) * 100:.0f} % worse"
 
 
 def memory_phrase(row: Row) -> str:
     """Peak memory against what is usable."""
     parts = row.memory_bytes
-    return f"{format_bytes(parts['total'])} of {format_bytes(parts['usable'])} usable"
+    needs, usable = format_bytes(parts["total"]), format_bytes(parts["usable"])
+    if parts["total"] > parts["usable"]:
+        return f"it needs {needs} and {usable} are usable"
+    return f"{needs} of {usable} usable"
 
 
 def fit_phrase(row: Row) -> str:
@@ -274,7 +278,9 @@ def fit_phrase(row: Row) -> str:
     verdict, fits = VERDICT[row.verdict], row.verdict == "fits"
     if fits and row.crowded:
         verdict = LITTLE_ROOM
-    return f"{verdict} ({'' if fits else 'it fits with '}probability {probability(row)})"
+    if row.verdict == "at_risk" and row.fits_probability < UNLIKELY:
+        verdict = "will probably run out of memory"
+    return f"{verdict} (probability {'' if fits else 'of fitting '}{probability(row)})"
 
 
 def probability(row: Row) -> str:
@@ -311,8 +317,8 @@ def change_phrase(before: float, after: float, shown: str) -> str:
 NAMED = frozenset({"spot"})  # said by the machine's name already
 MEANING = {
     "old": f"seen more than {OLD_DAYS} days ago",
-    "scaled": "in proportion to a machine of another size",
-    "asked": "an ask on a marketplace",
+    "scaled": "taken in proportion from a machine of another size",
+    "asked": "an asking price on a marketplace",
 }
 
 
@@ -335,11 +341,12 @@ def marks_note(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def price_history(row: Mapping[str, Any], since_days: int) -> str:
-    """What to say behind a price in a sentence, with its comma: ", a price of 145 days ago"."""
+    """What to say behind a price in a sentence, with its comma: ", a price from 145 days ago"."""
     marks, age = row.get("price_marks", ()), row.get("price_age_days") or 0
-    words = [f"a price of {age} days ago"] if age > since_days else []
-    if "asked" in marks:
-        words.append("asked on a marketplace")
+    kind = "marketplace price" if "asked" in marks else "price"
+    words = [f"a {kind} from {age} days ago"] if age > since_days else []
+    if "asked" in marks and not words:
+        words.append("a marketplace price")
     if "scaled" in marks:
         words.append(f"scaled from a machine of {row.get('price_scaled_from') or 'another size'}")
     if "owned" in marks:

@@ -12,6 +12,7 @@ import os
 import re
 import select
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
@@ -21,10 +22,10 @@ from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 _OPEN = re.compile(r"\$\{?\w+\}?|<[^<>\n]+>|[A-Z]+_\w+")  # a name where a value belongs
 MAX_FILE_BYTES = 5_000_000
+ROWS = frozenset({".jsonl", ".csv", ".tsv", ".parquet", ".arrow"})  # files of training data
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20
 SILENT_PIPE_S = 3.0
@@ -181,6 +182,10 @@ def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
         line = f" line {mark.line + 1}" if mark else ""
         problem = (error.problem or "not valid YAML").splitlines()[0][:200]
         msg = f"{name}{line}: {problem}"
+        if Path(name).suffix.lower() in ROWS:
+            msg = f"{name} is no job file; it looks like training data"
+            hint = f"autotune tune --model NAME --data {name} --gpu NAME"
+            raise InputError(msg, hint) from None
         raise InputError(msg, "fix the YAML at that line") from None
     except (YAMLError, ValueError, OverflowError, RecursionError, TypeError, KeyError) as error:
         problem = (str(error).splitlines() or ["not valid YAML"])[0][:200]

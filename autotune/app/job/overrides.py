@@ -21,7 +21,7 @@ from autotune.app.hardware.machines import (
 from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS, own_name
-from autotune.domain.errors import InputError, unknown
+from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
@@ -138,6 +138,8 @@ def set_key(values: Values, key: str, value: str) -> None:
     if not (name in SETTABLE.get(section, ()) if section else key in _TOP):
         known = [*KNOBS, *settable_keys()]
         hint = f"knobs: {', '.join(KNOBS)}; keys of the job: {', '.join(settable_keys())}"
+        if close_matches(key[:80], known):
+            hint = "a knob, such as precision, or a key of the job file, such as train.epochs"
         if QUALITY_WORDS.get(key):
             hint = f"write {QUALITY_WORDS[key]}={value[:60]}"
         kind = "knob or key"
@@ -237,11 +239,11 @@ def line_document(overrides: Overrides) -> Document:
     missing += [] if _SIZES & known else ["--rows N or --data FILE"]
     missing += [] if overrides.gpus else ["--gpu NAME"]
     if missing and not stated:
-        msg = "JOB is missing: a job file, or a job in one line"
-        raise InputError(msg, f"in one line: {FORM}; `autotune help job` shows a job file")
+        msg = "JOB is missing"
+        raise InputError(msg, f"name a job file (`autotune init` writes one), or give {FORM}")
     if missing:
-        msg = f"there is no job file, and the one-line form lacks {', '.join(missing)}"
-        raise InputError(msg, f"give JOB, or {FORM}; `autotune devices` lists the devices")
+        msg = f"no job file is given, so {' and '.join(missing)} is needed"
+        raise InputError(msg, f"give {FORM}, or a job file; `autotune devices` lists the devices")
     values: dict[str, Any] = {}
     for key, value in stated.items():
         set_stated(values, key, value)

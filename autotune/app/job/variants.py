@@ -317,7 +317,7 @@ def _problem(item: Mapping[str, Any], path: KeyPath, values: object) -> str:
         except (TypeError, KeyError, IndexError):
             return message
     must = _WORDS.get(item["type"]) or _plain(message)
-    return f"is empty, and {must}" if values is None else f"{shown(values)}: {must}"
+    return f"is empty: fill it in ({must})" if values is None else f"{shown(values)}: {must}"
 
 
 def _plain(message: str) -> str:

@@ -124,7 +124,9 @@ def probed_of(
 
 def _front_note(explored: MeasuredExploration) -> list[str]:
     made = sum(record.sampler == FRONT for record in explored.records)
-    text = f"{made} probes behind the search were of the front's other corner and its knee"
+    text = (
+        f"{made} probes after the search measured the time-cost front: its other end and its knee"
+    )
     return [text] if made else []
 
 
@@ -132,7 +134,7 @@ def _why(prober: Prober, explored: MeasuredExploration) -> str:
     """Why the search ended, and what stays uncertain."""
     why = explored.stopped_because
     if explored.undecided:
-        return f"{why}; it cannot be told which is best: {explored.undecided}"
+        return f"{why}; which one is best is not clear: {explored.undecided}"
     if explored.left is None or explored.pick is None:
         return why
     said = "expected to save $" in why
@@ -293,14 +295,14 @@ def notes_of_noise(noise: NoiseSeen, records: list[ProbeRecord]) -> list[str]:
         found.append(
             Decisive(
                 f"this machine is too busy to tell which configuration is best: {noise.why}. "
-                "Measure again when it is calm"
+                "Measure again when nothing else runs"
             )
         )
     if noise.disturbed_probes:
         why = next(record.disturbed[0] for record in reversed(records) if record.disturbed)
         load = ""
         if noise.load is not None and noise.cores is not None:
-            load = f"; on average others used {noise.load:.1f} of {noise.cores:.0f} cores"
+            load = f"; other programs used {noise.load:.1f} of {noise.cores:.0f} cores on average"
         found.append(
             f"{noise.disturbed_probes} of {sum(r.ok for r in records)} probes were disturbed to "
             f"the end ({why}){load}: later searches do not learn from them"
@@ -322,7 +324,7 @@ def unproven_levels(bill: Bill, ran: Collection[int], pick: int | None) -> list[
         if not set(np.flatnonzero(same)) & set(ran):
             value, present = candidates.value(name, pick), candidates.levels[name][0]
             found.append(
-                f"{name} {value} is the pick's, and the pick did not run with {present} beside "
-                "it: what it is worth rests on other configurations"
+                f"the pick has {name} {value} and never ran with {present}: what that change is "
+                "worth is taken from other configurations"
             )
     return found

@@ -108,7 +108,7 @@ def _job(old: Job, new: Job) -> Iterator[Difference | Unchanged]:
         yield Unchanged("software", "software", new.software.name)
     else:
         yield Difference(
-            "software", "software", _versions(old), _versions(new), "asked, or the profile moved"
+            "software", "software", _versions(old), _versions(new), "asked, or a newer profile"
         )
 
 
@@ -134,7 +134,7 @@ def _machine(
     if there == here:
         yield Unchanged("machine", "machine", here)
     else:
-        why = "the only offer there is" if one else "the best of the offers that there are"
+        why = "the only machine named" if one else "the best of the machines named"
         yield Difference("machine", "machine", there, here, why)
     old, new = float(before["usd_per_hour"]), float(after["usd_per_hour"])
     if old == new:
@@ -300,8 +300,8 @@ def _status(observation: Observation, old: Job, new: Job) -> tuple[Any, str]:
     where = reference.offer.label
     if reference.elsewhere:
         if observation.quantity in {"memory_bytes", "oom", "checkpoint_save_s"}:
-            return "left out", f"measured on {where}; another machine's memory and disk differ"
-        return "carried over", f"measured on {where}: its efficiency is taken, its range widened"
+            return "left out", f"measured on {where}; memory and disk differ on another machine"
+        return "carried over", f"measured on {where}: efficiency is kept, the range is wider"
     if old.software != new.software:
         return "carried over", f"measured on {where} with other versions"
     return "valid", f"measured on {where}"

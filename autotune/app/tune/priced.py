@@ -132,12 +132,12 @@ def price(
         levels = ((name, str(values[0])) for name, values in space.extra.items())
         shown = ", ".join(f"{name} {level}" for name, level in levels)
         notes.append(
-            "extra knobs are unknown to the cost model, which prices their levels alike: each "
+            "the cost model does not know extra knobs and prices all their values alike: each "
             f"stays as it is today ({shown}); --score probe measures the others"
         )
     if not job.lengths.known:
         notes.append(
-            "no row lengths are known: every row is counted at max_length, an upper bound for time"
+            "row lengths are unknown: every row is counted at max_length, an upper bound for time"
         )
     return Priced(job, space, found, bill, calibration, tuple(notes), asked)
 
@@ -169,9 +169,9 @@ def price_notes(job: Job) -> list[str]:
     notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
     notes += [
         Decisive(
-            f"nobody in the table of prices sells {offer.per_node}x {offer.device.name} in "
-            f"one machine: {format_usd(offer.usd_per_hour)}/h is its share of one with "
-            f"{offer.price_scaled_from} ({offer.price_source.partition(' (')[0]}); state your own "
+            f"no known provider rents {offer.per_node}x {offer.device.name} as one machine: "
+            f"{format_usd(offer.usd_per_hour)}/h is its share of one with "
+            f"{offer.price_scaled_from} ({offer.price_source.partition(' (')[0]}); state yours "
             "with --price"
         )
         for offer in job.offers

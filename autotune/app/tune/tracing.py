@@ -125,10 +125,9 @@ class Tracing:
         apart = trace.allocated_bytes / trace.formula_bytes - 1.0
         if abs(apart) > FORMULA_TOLERANCE:
             self._note(
-                f"trace and formula of {_what(row)} are {abs(apart):.0%} apart: "
-                f"{format_bytes(trace.allocated_bytes)} traced, "
-                f"{format_bytes(trace.formula_bytes)} by the formula, which should agree within "
-                f"{FORMULA_TOLERANCE:.0%}. The traced number was taken"
+                f"for {_what(row)} the trace finds {format_bytes(trace.allocated_bytes)} and the "
+                f"formula {format_bytes(trace.formula_bytes)}: {abs(apart):.0%} apart, where "
+                f"{FORMULA_TOLERANCE:.0%} is usual. The trace is used"
             )
 
     def _note(self, text: str) -> None:
@@ -148,8 +147,8 @@ def _other_software(bill: Bill, trace: MemoryTrace) -> str:
     )
     ran = ", ".join(f"{name} {trace.versions.get(name, '?')}" for name in ("transformers", "peft"))
     return (
-        f"the trace ran {ran}, the job runs {wanted}: the spread of its memory was widened by a "
-        f"factor of {OTHER_VERSIONS:g}"
+        f"the trace ran with {ran} and the job will run with {wanted}, so the uncertainty of its "
+        f"memory was multiplied by {OTHER_VERSIONS:g}"
     )
 
 
@@ -194,7 +193,7 @@ def choose_traced(
 
 def _turned_down(row: Estimated) -> str:
     needs = f"{format_bytes(row.memory_bytes.total)} of {format_bytes(row.usable_bytes)}"
-    return f"{_what(row)} was the formula's pick, but traced it needs {needs}"
+    return f"{_what(row)} was the formula's pick, but by the trace it needs {needs}"
 
 
 def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estimated:

@@ -42,10 +42,10 @@ class Smoke:
         share = self.steps / self.job_steps
         counts = f"{self.steps:,} steps, where the job has {self.job_steps:,}"
         if share >= 1.0:
-            return f"a run of another length: {counts}. It tells what a step takes"
+            return f"a run of another length: {counts}. It shows how long a step takes"
         return (
-            f"a smoke run: {counts} ({100 * share:.3g} %). It tells what a step takes; not whether "
-            "the job stays as fast, nor the peak of memory where the longest rows come later"
+            f"a short test: {counts} ({100 * share:.3g} %). It shows how long a step takes, but not "
+            "whether the job stays as fast, or needs more memory when its longest rows come"
         )
 
 

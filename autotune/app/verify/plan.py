@@ -118,7 +118,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
         notes.insert(0, smoke.note)
     same = config.as_record() == plan.row["config"]
     if plan.role == "today":
-        notes.append("the log is of the config in use today, not of the pick")
+        notes.append("the log is from today's config, not from the pick")
     if not same:
         changed = ", ".join(
             f"{name} {value} (planned {plan.row['config'][name]})"

@@ -60,8 +60,8 @@ def _break_even(bill: Bill, pick: int) -> str:
     if not math.isfinite(steps):
         return ""
     once = format_seconds(bill.at("startup", "compile_s", pick))
-    paid = f"{once} of compiling are paid back after {format_count(steps)} steps"
-    return f"; {paid}, if it gains what is expected: no public run measured that"
+    paid = f"compiling takes {once}, paid back after {format_count(steps)} steps"
+    return f"; {paid} if it gains what is expected, which no public run has shown"
 
 
 def _one_knob_away(bill: Bill, pick: int, name: str) -> np.ndarray:
@@ -84,8 +84,8 @@ def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
         over = float(bill.memory_bytes[nearest] - bill.usable_bytes[nearest])
         value = bill.candidates.value(name, nearest)
         if over > 0:
-            return f"{value} would need {format_bytes(over)} more than there is"
-        return f"{value} would not fit safely"
+            return f"{value} would need {format_bytes(over)} more than is usable"
+        return f"{value} would fit too tightly"
     best = int(fitting[np.argmin(bill.duration_s[fitting])])
     value = bill.candidates.value(name, best)
     extra = float(bill.duration_s[best] - bill.duration_s[pick])
@@ -96,8 +96,8 @@ def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
         return f"no difference to {value}"
     if extra < 0:
         tie = -extra <= TIE * float(bill.duration_s[pick])
-        untried = " by the formula; it was not tried, or did not fit when traced"
-        why = ", within the tie: simpler wins" if tie else untried
+        untried = " by the formula; nobody measured it, or it did not fit when traced"
+        why = " (a tie, so the simpler one is taken)" if tie else untried
         return f"{value} would be {format_seconds(-extra)} faster{why}"
     return f"{value} would take {format_seconds(extra)} longer"
 
@@ -108,7 +108,7 @@ def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
     interval = min(row.config.checkpoint_every_steps, row.steps)
     interval_s = interval * row.step_time_s
     split = f"{micro} x accumulation x {offer.count} device(s) = {job.global_batch_size}"
-    kept = "what the disk holds, two at most"
+    kept = "as many as the disk holds, at most two"
     if not job.steps:
         checkpoints = kept = "nothing is saved: there are no training steps"
     elif "checkpoint_every_steps" in job.lock:
@@ -116,11 +116,13 @@ def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
     elif interval >= job.steps:
         checkpoints = f"one save, at the end: all steps take {format_seconds(interval_s)}"
     elif offer.spot:
-        checkpoints = f"every {format_seconds(interval_s)}: saves against work lost (Young/Daly)"
+        checkpoints = (
+            f"every {format_seconds(interval_s)}: best balance with lost work (Young/Daly)"
+        )
     else:
-        checkpoints = f"at most {format_seconds(interval_s)} of work to lose (max_lost_work)"
+        checkpoints = f"at most {format_seconds(interval_s)} of work is at risk (max_lost_work)"
     return {
-        "gradient_accumulation_steps": f"makes the global batch exactly: {split}",
+        "gradient_accumulation_steps": f"keeps the global batch: {split}",
         "checkpoint_every_steps": checkpoints,
         "save_total_limit": LOCKED if "save_total_limit" in job.lock else kept,
     }
@@ -133,12 +135,12 @@ def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
     if needed <= 0:
         return ()
     away = (
-        f"offload {row.config.offload} takes about {format_bytes(needed)} of the host's memory; "
-        "its time is a model of bus and processor, off by a factor of two where it could be checked"
+        f"offload {row.config.offload} takes about {format_bytes(needed)} of host memory; its time "
+        "is rough: where it could be checked, the model was off by a factor of two"
     )
     if "ram_bytes" not in host.assumed:
         return (Decisive(away),)
-    rent = f"; nobody stated the memory of {row.offer.label}: rent that much"
+    rent = f"; rent a {row.offer.label} with that much memory, as the job does not state it"
     return (Decisive(away + rent),)
 
 
@@ -152,7 +154,7 @@ def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
         return ()
     text = (
         f"checkpoints take {format_bytes(needed)} of disk at once ({kept} of "
-        f"{format_bytes(row.checkpoint_bytes)}), and nobody stated the disk of "
-        f"{row.offer.label}: rent that much, or save fewer"
+        f"{format_bytes(row.checkpoint_bytes)}), and the job does not state the disk of "
+        f"{row.offer.label}: rent that much, or keep fewer"
     )
     return (Decisive(text),)

@@ -40,12 +40,11 @@ def compare(
     changes: Changes,
     limits: Limits,
     spot: Annotated[
-        bool, typer.Option("--spot", help="Also each machine on spot, where a price is known.")
+        bool,
+        typer.Option("--spot", help="Also price each machine as spot, where a price is known."),
     ] = False,
     space: Space = None,
-    minimize: Annotated[
-        Goal, said(MINIMIZE, "What the best within the limits is the least of.")
-    ] = Goal.cost,
+    minimize: Annotated[Goal, said(MINIMIZE, "Look for the cheapest or the fastest.")] = Goal.cost,
     fidelity: FidelityOfMemory = Fidelity.formula,
     output: Output,
 ) -> None:

@@ -25,7 +25,7 @@ def dataset(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Rows: JSON lines or array, CSV, text, Parquet, Arrow; or a folder of them.",
+            help="JSON lines or array, CSV, text, Parquet or Arrow; or a folder of them.",
             show_default=False,
         ),
     ],
@@ -36,26 +36,28 @@ def dataset(
         typer.Option(
             "--tokenizer",
             metavar="FILE",
-            help="A tokenizer.json, its folder, a name on the hub, or: bytes. "
-            "Without it and --model, tokens are estimated.",
+            help="A tokenizer.json, its folder, a name on the hub, or bytes. "
+            "Without this and --model, tokens are estimated.",
         ),
     ] = None,
     column: Annotated[
         str | None,
         typer.Option(
-            "--column", metavar="NAME", help="What to count, if trainers do not know its name."
+            "--column", metavar="NAME", help="The column to count, if its name is not a usual one."
         ),
     ] = None,
     max_length: Annotated[
         int | None, typer.Option("--max-length", min=1, help="Cut rows to this many tokens.")
     ] = None,
-    out: Annotated[Path | None, said(OUT, "Write the histogram for data.lengths.")] = None,
+    out: Annotated[
+        Path | None, said(OUT, "Write the lengths to this file, for data.lengths.")
+    ] = None,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,
 ) -> None:
-    """Count the tokens of every row of a data set.
+    """Count the tokens in every row of a data set.
 
-    Lengths, what padding costs, what packing would gain, and the lines for a job file.
+    Shows the lengths, what padding costs, what packing saves, and the lines for a job file.
     """
     from autotune.app.dataset.report import dataset_histogram, write_histogram
     from autotune.report.lists.dataset import DATASET_REPORT, dataset_payload
@@ -81,10 +83,10 @@ def init(
     data: Annotated[Path | None, said(DATA, "Take these rows.")] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Write a commented job file from what it can see.
+    """Write a commented job file from what is in a folder.
 
-    A model, an adapter, rows or a trainer's config in the folder, and the GPU of this machine.
-    Nothing is written over.
+    Looks for a model, an adapter, data or a trainer's config, and for the GPU of this machine.
+    Existing files are never overwritten.
     """
     from autotune.app.init.write import init_job
 
@@ -93,9 +95,9 @@ def init(
     lines = [f"wrote {near(written.path)}", *(f"  {line}" for line in written.found)]
     lines = [" ".join(line.splitlines()) for line in lines]
     if written.missing:
-        lines += [f"to fill in: {written.missing}", f"then: {written.next_command}"]
+        lines += [f"still to fill in: {written.missing}", f"then type: {written.next_command}"]
     else:
-        lines.append(f"next: {written.next_command}")
+        lines.append(f"now type: {written.next_command}")
     emit("\n".join(lines))
 
 

@@ -29,18 +29,21 @@ class DoctorFormat(StrEnum):
 
 def doctor(
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where checkpoints would be written.")
+        Path,
+        typer.Option(
+            "--folder", metavar="DIR", help="The folder for checkpoints: its disk is measured."
+        ),
     ] = Path(),
     out: Annotated[Path | None, said(OUT, "Write the blocks for a job file there.")] = None,
     measure: Annotated[
         bool,
         typer.Option(
-            "--measure", help="Also measure it for a minute; later prices of it use what is found."
+            "--measure", help="Also measure its speeds for a minute; later answers for it use them."
         ),
     ] = False,
     job: Annotated[
         Path | None,
-        typer.Option("--job", metavar="JOB", help="Whose step shows what --measure changes."),
+        typer.Option("--job", metavar="JOB", help="The job that shows what --measure changes."),
     ] = None,
     format_: Annotated[
         DoctorFormat, typer.Option("--format", help="How to print the result.")

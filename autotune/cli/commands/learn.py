@@ -27,7 +27,7 @@ def learn(
     *,
     gpu: Annotated[
         str | None,
-        said(GPU, "The machine of runs that name none, as a Trainer's output.", "NAME|8xNAME"),
+        said(GPU, "The machine of runs that name none.", "NAME|8xNAME"),
     ] = None,
     export: Annotated[
         Path | None,
@@ -39,7 +39,7 @@ def learn(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read and say what it teaches; keep nothing.")
+        bool, typer.Option("--dry-run", help="Only show what would be learned.")
     ] = False,
     output: Output,
 ) -> None:

@@ -47,29 +47,30 @@ def plan(
     ],
     parallel: Annotated[
         int | None,
-        typer.Option("--parallel", metavar="N", help="Machines that run at the same time."),
+        typer.Option("--parallel", metavar="N", help="How many machines run at the same time."),
     ] = None,
     budget: Annotated[
-        str | None, said(BUDGET, "Keep the most valuable runs within it.", "100USD|80h")
+        str | None,
+        said(BUDGET, "Keep the runs with the highest priority within this budget.", "100USD|80h"),
     ] = None,
     hours: Annotated[
         HoursFrom | None,
-        typer.Option("--hours", help="Where runs state hours: which count; else as the file says."),
+        typer.Option("--hours", help="Use the hours that the file states, or the predicted ones."),
     ] = None,
     hours_per_day: Annotated[
         float | None,
-        typer.Option("--hours-per-day", metavar="H", help="Hours a day in which machines run."),
+        typer.Option("--hours-per-day", metavar="H", help="How many hours a day the machines run."),
     ] = None,
     barrier: Annotated[
-        bool, typer.Option("--barrier", help="A phase starts when the one before it is done.")
+        bool, typer.Option("--barrier", help="A phase starts when the one before it has ended.")
     ] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="Two launch-bound runs to a card, where that pays.")
+        bool, typer.Option("--share", help="Put two launch-bound runs on one card where that pays.")
     ] = False,
     gpu: Gpu = None,
     price: Price = None,
     minimize: Annotated[
-        Goal, said(MINIMIZE, "What each run and the machine are the least of.")
+        Goal, said(MINIMIZE, "Look for the cheapest or the fastest plan.")
     ] = Goal.cost,
     space: Space = None,
     fidelity: FidelityOfMemory = Fidelity.formula,
@@ -83,7 +84,7 @@ def plan(
     ] = None,
     output: Output,
 ) -> None:
-    """Plan a campaign: many runs, what they cost, when each runs.
+    """Plan many runs: what they cost together, and when each one runs.
 
     For example: autotune plan campaign.yaml --parallel 4 --budget 80h
     """

@@ -40,8 +40,8 @@ def recompute(
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="A run folder (the last one if left out), or a job file: from its first machine; "
-            "a trainer's own file, or a job in one line: from the first of --gpu.",
+            help="A run folder (the last run if left out). Or a job: then the answer on its first "
+            "machine is compared with the answer on the others.",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def recompute(
         typer.Option(
             "--software",
             metavar="PROFILE|NAME=VERSION,...",
-            help="Other versions: a profile's name, or transformers=5.23.0,torch=2.9.",
+            help="Other software versions: a profile's name, or transformers=5.23.0,torch=2.9.",
         ),
     ] = None,
     vary: Annotated[
@@ -64,11 +64,14 @@ def recompute(
         typer.Option(
             "--vary",
             metavar="KEY=VALUE,...",
-            help="Beside the job also this variant: rank=8, or kind=qlora; repeatable.",
+            help="Also answer for this variant: rank=8, or kind=qlora; repeatable.",
         ),
     ] = None,
     space: Annotated[str | None, said(SPACE, "Search space; the run's if left out.")] = None,
-    minimize: Annotated[Goal | None, said(MINIMIZE, "As the run did, unless stated.")] = None,
+    minimize: Annotated[
+        Goal | None,
+        said(MINIMIZE, "Look for the cheapest or the fastest; the run's choice if left out."),
+    ] = None,
     fidelity: FidelityOfModel = Fidelity.auto,
     keep: Annotated[Path | None, said(RUN, "Keep the new answer as a run in this folder.")] = None,
     fail_on_change: Annotated[

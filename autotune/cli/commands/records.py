@@ -16,7 +16,7 @@ from autotune.domain.paths import near, whole
 
 RunArgument = Annotated[
     Path | None,
-    typer.Argument(metavar="RUN", help="A run folder; the last with an answer if left out."),
+    typer.Argument(metavar="RUN", help="A run folder; the last one with an answer if left out."),
 ]
 
 

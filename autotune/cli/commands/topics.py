@@ -24,7 +24,7 @@ def help(  # noqa: A001 - the word that is typed
         str | None,
         typer.Argument(
             metavar="TOPIC",
-            help="A topic or a command; without: the list.",
+            help="A topic or a command. Without one, all topics are listed.",
             autocompletion=_known,
         ),
     ] = None,

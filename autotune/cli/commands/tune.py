@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 TRIALS = 100
 EXPORT_HELP = (
-    "hf, trl, axolotl, llamafactory, litgpt, unsloth, or same (your own file); and beside it"
-    " what starts it elsewhere: sky, slurm, dstack, k8s."
+    "hf, trl, axolotl, llamafactory, litgpt, unsloth, or same (your own file); and what starts"
+    " it elsewhere: sky, slurm, dstack, k8s."
 )
 
 
@@ -81,58 +81,70 @@ def tune(
     in_place: Annotated[
         bool,
         typer.Option(
-            "--in-place", help="Also change the trainer's file itself; the old one is kept."
+            "--in-place", help="Also change the trainer's own file; a copy of the old one is kept."
         ),
     ] = False,
     space: Space = None,
     minimize: Minimize = Goal.cost,
     score: Annotated[
-        Score, typer.Option("--score", help="Score by the cost model, or by probes on a device.")
+        Score,
+        typer.Option(
+            "--score", help="Predict with the cost model, or measure with probes on a device."
+        ),
     ] = Score.model,
     fidelity: FidelityOfModel = Fidelity.auto,
     trust_remote_code: TrustOption = False,
     sampler: Annotated[
-        Sampler, typer.Option("--sampler", help="Who proposes the trials of the study.")
+        Sampler, typer.Option("--sampler", help="What proposes the next trial.")
     ] = Sampler.calibrated,
     probes: Annotated[
-        int | None, typer.Option("--probes", min=1, help="Configurations to probe at most.")
+        int | None, typer.Option("--probes", min=1, help="The most configurations to probe.")
     ] = None,
     probe_budget: Annotated[
         str | None,
-        typer.Option("--probe-budget", metavar="10m", help="No probe starts after that long."),
+        typer.Option("--probe-budget", metavar="10m", help="Start no probe after this time."),
     ] = None,
     probe_on: Annotated[
         str | None,
-        typer.Option("--probe-on", metavar="NAME", help="Probe on this device of this machine."),
+        typer.Option(
+            "--probe-on",
+            metavar="NAME",
+            help="Probe on this device of this machine, even if the job does not name it.",
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=0, help="Probe with so many workers; 0 waits for others."),
+        typer.Option(
+            "--workers",
+            min=0,
+            help="How many workers probe at the same time; 0 waits for others to join.",
+        ),
     ] = None,
     executor: Annotated[
-        Starter, typer.Option("--executor", help="Who starts the workers.")
+        Starter, typer.Option("--executor", help="What starts the workers.")
     ] = Starter.local,
     ray_address: Annotated[
-        str | None, typer.Option("--ray-address", metavar="HOST:PORT", help="An existing cluster.")
+        str | None,
+        typer.Option("--ray-address", metavar="HOST:PORT", help="An existing Ray cluster."),
     ] = None,
     rendezvous: Annotated[
         str | None,
         typer.Option(
             "--rendezvous",
             metavar="HOST:PORT",
-            help="Probe on several machines together: where they meet, on this one.",
+            help="Several machines probe one job together: the address of this one.",
         ),
     ] = None,
     trials: Annotated[
-        int, typer.Option("--trials", min=1, help="Trials of the study at most.")
+        int, typer.Option("--trials", min=1, help="The most trials in the study.")
     ] = TRIALS,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the sampler.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the sampler.")] = 0,
     storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="Optuna storage of the study.")
+        str | None, typer.Option("--storage", metavar="URL", help="Where Optuna keeps the study.")
     ] = None,
     run: Annotated[Path | None, RUN] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --run, or the last one.")
+        bool, typer.Option("--resume", help="Continue the run in --run, or the last one.")
     ] = False,
     export: Annotated[
         list[str] | None,
@@ -143,14 +155,14 @@ def tune(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Answer without writing a run folder.")
+        bool, typer.Option("--dry-run", help="Print the answer, and write nothing.")
     ] = False,
     output: Output,
 ) -> None:
-    """Find the best config and machine for a job.
+    """Find the best settings and machine for a job.
 
-    For example: autotune tune job.yaml, or in one line:
-    autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
+    For example: autotune tune job.yaml, or without a file:
+    autotune tune --model Qwen/Qwen2.5-7B --data train.jsonl --gpu h100,2xl40s,p4d.24xlarge
     """
     recorded = _gone_on(source, run) if resume else None
     if recorded is not None:

@@ -31,9 +31,9 @@ def verify(
         Path | None,
         typer.Argument(
             metavar="[RUN|LOG]",
-            help="A run folder or a job file, and its log behind it; or a run folder alone, for "
-            "what its run.sh or the TrainerCallback wrote; or a log alone, of the last run or of "
-            "the job that --model, --rows and --gpu state; or nothing: the last run.",
+            help="A run folder or a job file, followed by its log. A run folder alone is enough if "
+            "its run.sh or the TrainerCallback wrote the log; a log alone belongs to the last run, "
+            "or to the job given by --model, --rows and --gpu. Without both: the last run.",
             show_default=False,
         ),
     ] = None,
@@ -53,7 +53,7 @@ def verify(
         str | None,
         said(
             GPU,
-            "The machine it ran on, if not the planned one; of a job in one line, its own.",
+            "The machine it ran on, if it is not the planned one.",
             "NAME|8xNAME",
         ),
     ] = None,
@@ -66,7 +66,11 @@ def verify(
     next_runs: Annotated[
         int,
         typer.Option(
-            "--next-runs", metavar="N", min=1, max=MOST_RUNS, help="Further runs of this job."
+            "--next-runs",
+            metavar="N",
+            min=1,
+            max=MOST_RUNS,
+            help="How many more runs of this job to predict.",
         ),
     ] = 1,
     output: Output,

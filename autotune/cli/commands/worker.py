@@ -42,7 +42,7 @@ def worker(
     """
     url = storage or os.environ.get(STORAGE) or None
     if run is None and (url is None or study is None):
-        msg = "which search is to be joined is not said"
+        msg = "no search to join is named"
         raise InputError(msg, "name its run folder, or its --storage URL and --study NAME")
     from autotune.app.workers.join import take_part, work
     from autotune.probe.together import terms_in

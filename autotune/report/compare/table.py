@@ -112,7 +112,7 @@ def may_be_better(part: Payload, most: int = 4) -> str:
         for row in found[:most]
     )
     more = f" and {len(found) - most} more" if len(found) > most else ""
-    return f"May be better, though nobody measured a training step on it: {named}{more}."
+    return f"Possibly cheaper, but never measured: {named}{more}."
 
 
 def _won(row: Payload) -> str:
@@ -158,13 +158,13 @@ def order_doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
     open_ = [row for row in open_ if not row["tie"] and row["cost_usd"]["p50"] >= said]
     text = ""
     if ties:
-        text = f"A tie within 1 % of cost: {machine_name(cheapest)} and {', '.join(ties)}. "
+        text = f"Equal within 1 % of cost: {machine_name(cheapest)} and {', '.join(ties)}. "
     if open_:
         names = ", ".join(machine_name(row) for row in open_[:4])
         more = f" and {len(open_) - 4} more" if len(open_) > 4 else ""  # noqa: PLR2004 - as shown
         text += (
-            f"The order is not certain: the 80 % range of {names}{more} reaches below the "
-            "cheapest's middle. Timing a few steps on each would tell."
+            f"The order is not certain: by their 80 % ranges {names}{more} may be cheaper. "
+            "Timing a few steps on each would tell."
         )
     return text.strip()
 

@@ -235,7 +235,7 @@ def _machine(payload: RecommendationPayload, sections: Sections) -> Question:
     words = "Which machine?"
     if not best:
         tried = len(payload.machines)
-        none = tag("p", f"It fits on none of the {tried} that were tried.") if tried else Markup()
+        none = tag("p", f"It fits on none of the {tried} machines tried.") if tried else Markup()
         return Question("machine", "Machine", words, none, (_all_machines(payload),))
     if len(found) > 1:
         answer, hour = _machines_answer(payload), section_html(replace(front, title=AN_HOUR))
@@ -253,7 +253,7 @@ def _alone(payload: RecommendationPayload, best: Row) -> tuple[Markup, tuple[Mar
     """The answer where one machine only is left, and what stands under it."""
     price = block_html(Paragraph(f"Its price: {price_phrase(best)}.", "quiet"))
     if payload.job.offers > 1:
-        answer = f"Of the job's machines only {offer_name(best)} holds it."
+        answer = f"It fits on only one of the job's machines: {offer_name(best)}."
         return tag("p", answer), (price, misfits_words(payload), _all_machines(payload))
     again = [
         (each.command, "the same job on every machine with a price")
@@ -270,12 +270,12 @@ def _machines_answer(payload: RecommendationPayload) -> str:
     among, limits = kept or found, _limits(payload.job.limits)
     cheapest, soonest = among[0], min(among, key=lambda row: row.duration_s.p50)
     named = offer_name(cheapest)
-    words = "the cheapest and the soonest" if soonest is cheapest else "the cheapest"
+    words = "the cheapest and the fastest" if soonest is cheapest else "the cheapest"
     which = f"that keep {limits}" if limits and kept else "on which it fits"
     if len(among) == 1:
         return f"Only {named} keeps {limits}."
     text = f"{named} is {words} of the {format_count(len(among))} machines {which}."
-    return text if kept or not limits else f"{text} None keeps {limits}."
+    return text if kept or not limits else f"{text} No machine keeps {limits}."
 
 
 def _limits(limits: LimitsPayload) -> str:
@@ -320,11 +320,11 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
     probes = sections.take("Probes")
     changes = _but_lengths(sections.take("What would change"), payload)
     choices = [sections.take("What your own"), sections.take("Around")]
-    settings = [sections.take("What closed settings"), sections.take("Worth a probe")]
+    settings = [sections.take("What settings"), sections.take("Worth a probe")]
     opening = "" if lengths_open(payload.job) else opening_words(payload, 1)
     around = [section_html(each) for each in reversed(choices)]
     readings = sections.take_all("What the measured")
-    said = sections.take("What the job file says")
+    said = sections.take("What does not add up")
     assumed = sections.take("Assumed")
     found = sections.take("How it was found")
     measured = (best.measured if best else None) or {}
@@ -338,7 +338,7 @@ def _sure(payload: RecommendationPayload, sections: Sections) -> Question:
             for each in changes.blocks
         ),
         *blocks_html([Paragraph(opening)] if opening else []),
-        fold("What closed and unmeasured settings are worth", *map(section_html, settings)),
+        fold("What other settings are worth", *map(section_html, settings)),
         *(folded(each) for each in readings),
         folded(said),
         fold("What your other choices are worth", *around),

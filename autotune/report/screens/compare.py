@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 Payload = dict[str, Any]
 NAME, MACHINES, VARIANTS, UNFIT = 48, 12, 10, 3
 MISSED = {
-    "late": "late: the deadline is not sure enough", "dear": "dear: the budget is not sure enough",
+    "late": "late: too likely to miss the deadline",
+    "dear": "dear: too likely to exceed the budget",
 }  # fmt: skip
 SURE = 0.99  # a probability of fitting that needs no word
 
@@ -85,14 +86,14 @@ def _lead(payload: Payload) -> list[Block]:
     blocks: list[Block] = open_blocks({**payload, "short_rows": payload["leads"]["short_rows"]})
     fastest, leads = payload["fastest"], payload["leads"]
     text = f"{name}: cheapest on {_took(leads)}"
-    text += "" if leads is cheapest else ", as far as anything was measured"
+    text += "" if leads is cheapest else ", among machines with measured runs"
     text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
     blocks.insert(0, Paragraph(text, "strong"))
     limits = stated_limits(payload["job"]["limits"])
     within = payload["cheapest_within_limits"]
     if limits and within is None:
         asked = chances(payload["job"]["limits"]["confidence"])
-        text = f"None keeps {limits_phrase(limits)} with {asked}."
+        text = f"No machine keeps {limits_phrase(limits)} with {asked}."
         blocks.append(Paragraph(text, "bad"))
     elif limits:
         which = "There" if within is leads else f"Cheapest that keeps it: {_took(within)};"
@@ -123,7 +124,7 @@ def _machines(payload: Payload, most: int) -> Section:
     table = Table(titles, tuple(_line(row, payload) for row in shown), strong_rows=strong)
     blocks: list[Block] = [table]
     if len(payload["rows"]) > len(shown):
-        text = f"and {len(payload['rows']) - len(shown)} more: --format csv or json"
+        text = f"{len(payload['rows']) - len(shown)} more with --format csv or json"
         blocks.append(Paragraph(text, "quiet"))
     late = {mark for row in shown for mark in row_marks(row, payload)} & MISSED.keys()
     told = ["8 of 10 runs should end within the ranges", *(MISSED[mark] for mark in sorted(late))]

@@ -51,7 +51,7 @@ def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
         changes = payload.relaxations or ()
         sections += relaxed_sections(changes, asked, "estimate", tight)
     most = fewer(MOST_ASSUMED, tight, 6)
-    rests = f"Rests on {basis_phrase(row, payload.job, payload.assumed)}"
+    rests = f"Based on {basis_phrase(row, payload.job, payload.assumed)}"
     return [
         *sections,
         claim_section(payload.claim),

@@ -86,12 +86,17 @@ def relaxed_sections(
     most = fewer(OF_EACH, tight, 4)
     free, numeric, own = (found[:most] for found in by_class(changes))
     if not changes:
-        text = "No single change and no pair of changes that were tried makes it fit."
+        text = "None of the changes tried, alone or in pairs, makes it fit."
         return [Section("", (Paragraph(text),))]
     return [
         _relaxed("What would fit, with the same training", free, asked, command),
-        _relaxed("What would fit, with other rounding, states or batches", numeric, asked, command),
-        _relaxed("What would fit, and changes the result (your decision)", own, asked, command),
+        _relaxed(
+            "What would fit, with other rounding, optimizer states or batches",
+            numeric,
+            asked,
+            command,
+        ),
+        _relaxed("What would fit, but changes the result (you decide)", own, asked, command),
     ]
 
 

@@ -111,13 +111,13 @@ def shows(tight: int, until: int) -> bool:
 
 
 BASIS = {
-    "modelled": "a model of the hardware; nothing was measured for it",
-    "traced": "memory from your training code, run without a GPU; time from a model",
+    "modelled": "a model of the hardware, not on a measurement",
+    "traced": "a model for the time, and for memory a dry run of your training code without a GPU",
     "calibrated": "a model of the hardware, corrected by measured runs",
-    "measured": "steps measured on the device",
+    "measured": "training steps measured on the device",
 }
 MEASURED_HERE = (
-    "a model of the hardware, with the speeds measured of this machine (doctor --measure)"
+    "a model of the hardware, with the speeds of this machine as doctor --measure found them"
 )
 # What moves the answer most, first; only where nobody stated it.
 WEIGHTY = (
@@ -177,9 +177,9 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object], l
         if value != pick.get(name) and name not in (*split, *FOLLOWS)
     ]
     shown = len(words)
-    while shown > 1 and len(", ".join(words[:shown])) + (4 if shown < len(words) else 0) > length:
+    while shown > 1 and len(", ".join(words[:shown])) + (8 if shown < len(words) else 0) > length:
         shown -= 1
-    more = f", +{len(words) - shown}" if shown < len(words) else ""
+    more = f" +{len(words) - shown} more" if shown < len(words) else ""
     return (", ".join(words[:shown]) + more) or intervals(config, pick) or NO_CHANGE
 
 
@@ -218,20 +218,20 @@ def lengths_phrase(job: JobPayload) -> str:
     if interval and job.lengths_basis == "estimated":
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
         return (
-            "Row lengths are estimated from bytes, as no tokenizer was at hand: the ranges hold "
-            f"for {low} to {high} tokens."
+            "Row lengths are estimated from bytes, because no tokenizer was found; the ranges "
+            f"cover {low} to {high} tokens."
         )
     if interval and job.lengths_basis == "published":
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
         return (
-            "Row lengths are as published for this data set, not counted: the ranges hold for "
+            "Row lengths are published figures for this data set, not counted; the ranges cover "
             f"{low} to {high} tokens."
         )
     if job.lengths_known:
         return ""
     return (
-        f"Row lengths are unknown: figures but the first count each row as "
-        f"{format_count(job.max_length)} tokens, upper bounds."
+        f"Unless said otherwise, figures count every row as {format_count(job.max_length)} "
+        "tokens and are upper bounds."
     )
 
 
@@ -246,7 +246,7 @@ def assumed_phrase(assumed: Sequence[Assumption], most: int = MOST_ASSUMED) -> s
     named = [f"{_key(item.key)} {shortened(item.value, 40)}" for item in ranked[:most]]
     rest = len(assumed) - len(named)
     more = f", and {rest} more" if rest else ""
-    return f"Assumed, not stated: {'; '.join(named)}{more}."
+    return f"Assumed: {'; '.join(named)}{more}."
 
 
 def _weight(key: str) -> int:
@@ -265,7 +265,7 @@ def _key(key: str) -> str:
 
 
 DECISIVE = 3  # warnings that are shown themselves
-VERBOSE = "add --verbose"
+VERBOSE = "the same command with --verbose"
 
 
 def decisive_blocks(payload: Mapping[str, Any], length: int = SHORT) -> list[Block]:
@@ -310,9 +310,9 @@ def closing_section(payload: Mapping[str, Any], where: str = VERBOSE) -> Section
     told = [f"{notes} more note{'' if notes == 1 else 's'}"] if notes else []
     if broken:
         what = "1 statement" if broken == 1 else f"{broken} statements"
-        told.append(f"{what} of the file do{'es' if broken == 1 else ''} not hold")
+        told.append(f"{what} in the file do{'es' if broken == 1 else ''} not add up")
     lead = f"{'; '.join(told)}. " if told else ""
-    return Section("", (Paragraph(f"{lead}Everything: {where}", "quiet"),))
+    return Section("", (Paragraph(f"{lead}Full report: {where}", "quiet"),))
 
 
 def run_closing_section(payload: RecommendationPayload) -> Section:
@@ -321,7 +321,7 @@ def run_closing_section(payload: RecommendationPayload) -> Section:
     if not run_dir:
         return closing_section(payload)
     report = f"`autotune report {quote(run_dir)} --verbose`"
-    return closing_section(payload, f"{report}, or its report.html")
+    return closing_section(payload, f"{report}, or report.html in that folder")
 
 
 def of_the_job(assumed: Sequence[Assumption]) -> list[Assumption]:

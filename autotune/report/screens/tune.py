@@ -120,7 +120,7 @@ def _why(payload: RecommendationPayload, best: Row) -> str:
         if "would" in (clause := payload.reasons.get(name, ""))
     ]
     if not payload.today and told:
-        text += f" Otherwise: {'; '.join(told[:2])}."
+        text += f" Other settings: {'; '.join(told[:2])}."
     return text
 
 
@@ -128,8 +128,8 @@ def bound_phrase(row: Row) -> str:
     """What the time is spent on, and what sets its pace."""
     total = row.duration_s.p50
     share = row.time_s["train"] / total if total else 0.0
-    text = f"Why: bound by {bound_words(row).partition('. ')[0]}"
-    return f"{text}; training steps are {100 * share:.0f} % of the time." if share else f"{text}."
+    text = f"Limited by {bound_words(row).partition('. ')[0]}"
+    return f"{text}; training steps take {100 * share:.0f} % of the time." if share else f"{text}."
 
 
 def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Section:
@@ -137,37 +137,40 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     if not today:
         return Section("", ())
     if today.verdict == "certain_oom":
-        text = "Beside today: by this model today's config runs out of memory."
+        text = "Today's config runs out of memory, by this model."
         return Section("", (Paragraph(text, "warn"),))
     if today.config == best.config and offer_name(today) == offer_name(best):
-        return Section("", (Paragraph("This is what you run today: nothing in reach is better."),))
+        return Section("", (Paragraph("This is what you run today: nothing better was found."),))
     if lengths_open(payload.job):
         changed = difference_words(best.config, today.config, LABEL)
-        return Section("", (Paragraph(f"Beside today: {changed}. {NO_SAVING}"),))
+        return Section("", (Paragraph(f"Changed from today: {changed}. {NO_SAVING}"),))
     rows = _changes(payload.waterfall or (), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]
     rest = len(payload.waterfall or ()) - len(shown)
     blocks: list[Block] = [Table(columns("", ">", ">"), tuple(shown))] if shown else []
     if rest and shows(tight, until=3):
-        others = f"{rest} more change{'s' if rest > 1 else ''} of less effect"
+        others = f"{rest} more change{'s' if rest > 1 else ''} with less effect"
         blocks.append(Paragraph(f"and {others}" if shown else others))
-    title = f"Beside today: {_saved(today, best)}"
+    title = f"Compared with today ({_figures(today)}): {_saved(today, best)}"
     return Section(title, tuple(blocks)) if blocks else Section("", (Paragraph(title),))
 
 
 def _saved(today: Row, best: Row) -> str:
-    """Time and money against today, with today's figures."""
+    """Time and money against today."""
     time_s = today.duration_s.p50 - best.duration_s.p50
     usd = today.cost_usd.p50 - best.cost_usd.p50
     time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
     usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
     if format_usd(abs(usd)) == format_usd(0):
         usd_words = "at the same cost"
-    before = f"{format_seconds(today.duration_s.p50)}, {format_usd(today.cost_usd.p50)}"
     batch = ""
     if global_batch(today) != global_batch(best):
         batch = f"; today's global batch is {global_batch(today)}"
-    return f"{time_words} and {usd_words} than {before}{batch}"
+    return f"{time_words} and {usd_words}{batch}"
+
+
+def _figures(row: Row) -> str:
+    return f"{format_seconds(row.duration_s.p50)}, {format_usd(row.cost_usd.p50)}"
 
 
 def _changes(steps: Sequence[WaterfallStep], today: Row) -> list[tuple[str, str, str]]:
@@ -215,7 +218,8 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     )
     figures = [">"] * (len(rows[0]) - marked - 1)
     table = Table(columns("", *figures, *([""] if marked else [])), rows)
-    return Section("Next best", (table, *more))
+    title = "Next best: time, peak memory" if free else "Next best: time, cost, peak memory"
+    return Section(title, (table, *more))
 
 
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
@@ -230,14 +234,14 @@ def _label(row: Row, best: Row) -> str:
 
 
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
-    """What the largest closed settings would be worth."""
+    """What the settings to allow would be worth, the largest ones."""
     words = opening_words(payload, fewer(OPENINGS, tight, 3))
     return Section("", (Paragraph(words),) if words else ())
 
 
 def _rests_on(payload: RecommendationPayload, best: Row) -> str:
     """What the figures rest on; of a measured answer also what may still be better."""
-    search, text = payload.search, f"Rests on {basis_phrase(best, payload.job, payload.assumed)}"
+    search, text = payload.search, f"Based on {basis_phrase(best, payload.job, payload.assumed)}"
     if best.basis != "measured":
         return text
     left = search.stopped_because.rpartition("; ")[2]
@@ -257,13 +261,14 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append(shortened(narrowest))
     items += _checks(payload)
     if not probe and best.basis != "measured":
-        items.append("a run's log: `autotune verify RUN LOG`, half-way or finished")
+        items.append("`autotune verify RUN LOG` with the log of a run, finished or half-way")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
     worth = "" if lengths_open(job) else _worth(payload, tight)
-    said = worth or (probe[0].what if probe and shows(tight, until=3) else "")
+    said = worth or ("measures the best settings" if probe and shows(tight, until=3) else "")
     blocks += [Commands(((each.command, said),)) for each in probe]
-    return Section("To sharpen it", tuple(blocks))
+    where = f" (on a machine with {best.device})" if probe and best.device != "cpu" else ""
+    return Section(f"For a more exact answer{where}", tuple(blocks))
 
 
 def _worth(payload: RecommendationPayload, tight: int) -> str:
@@ -279,7 +284,7 @@ def _worth(payload: RecommendationPayload, tight: int) -> str:
         saving = f"{format_usd(found[0].expected_saving_usd)}"
         saving += f" (up to {format_usd(found[0].p90)})"
     where = f"on {best.device}: " if shows(tight, until=5) else ""
-    return f"{where}{named} may save {saving}, never measured"
+    return f"{where}{named} may save {saving}; nobody has measured it"
 
 
 def _checks(payload: RecommendationPayload) -> list[str]:
@@ -290,7 +295,7 @@ def _checks(payload: RecommendationPayload) -> list[str]:
     for gap in gaps[:1]:
         deciding = [check for check in gap.checks if check.decides] or gap.checks
         measured = format_seconds(gap.measured_s)
-        found += [f"what the {measured} measured mean: {deciding[0].text}"] if deciding else []
+        found += [f"what explains the measured {measured}: {deciding[0].text}"] if deciding else []
     return [shortened(text) for text in found]
 
 
@@ -301,7 +306,7 @@ def _how_to_state_lengths(payload: RecommendationPayload) -> str:
         return "row lengths: name the model's tokenizer, `--set data.tokenizer=FOLDER`"
     asked = payload.asked
     if asked and "--model" in asked.words:
-        return "row lengths: add `--data FILE`, and they are counted"
+        return "row lengths: add `--data FILE` to have them counted"
     return (
         "row lengths: in the job file, under data: `lengths: {p50: 220, p95: 700, max: 1024}`; "
         "`autotune dataset FILE --model NAME` counts them"
@@ -315,8 +320,8 @@ def _to_run(payload: RecommendationPayload) -> Section:
     commands = Commands(tuple((step.command, "") for step in steps))
     own = [name for name in payload.files if name.startswith(OWN)]
     smoke = any(step.command.startswith("MAX_STEPS") for step in steps)
-    order = ": a smoke run, the run, then hold it against this answer" if smoke else ""
+    order = ": a short test, the full run, then a check against this answer" if smoke else ""
     if not own:
-        return Section(f"To run{order}", (commands,))
+        return Section(f"To run it{order}", (commands,))
     text = f"Your file with these settings: {payload.run_dir or ''}/{own[0]}"
-    return Section(f"To run{order}", (Paragraph(text), commands))
+    return Section(f"To run it{order}", (Paragraph(text), commands))

@@ -53,19 +53,19 @@ def _sections(payload: Mapping[str, Any], tight: int) -> list[Section]:
 def _learned(payload: Mapping[str, Any]) -> Section:
     """What later answers start from, in a sentence."""
     told = [
-        f"{_LEARNED.get(item['component'], item['component'])} {item['after']:.2f} times the "
-        f"model's (before: {item['before']:.2f})"
+        f"{_LEARNED.get(item['component'], item['component'])} {item['after']:.2f} times what the "
+        f"model says (before: {item['before']:.2f})"
         for item in payload["calibration"]
         if f"{item['before']:.2f}" != f"{item['after']:.2f}"
     ][:2]
     if not told or not payload["written"]:
         return Section("", ())
-    return Section("", (Paragraph(f"Kept for later answers: {'; '.join(told)}."),))
+    return Section("", (Paragraph(f"Later answers will use: {'; '.join(told)}."),))
 
 
 _LEARNED = {
     "compute": "steps take",
-    "collectives": "exchange between devices takes",
+    "collectives": "communication between devices takes",
     "data": "waiting for data takes",
     "checkpoint": "a save takes",
     "evaluation": "an evaluation takes",

@@ -152,7 +152,7 @@ def bill_sections(row: Row) -> list[Section]:
     time_blocks: list[Block] = [time_bars(row.time_s)]
     speed = speed_phrase(row) + (saves if count else "")
     time_blocks.append(Paragraph(sentence(speed) + "."))
-    time_blocks.append(Paragraph(f"Bound by {bound_words(row)}."))
+    time_blocks.append(Paragraph(f"Limited by {bound_words(row)}."))
     return [
         Section("Where the time goes", tuple(time_blocks)),
         Section("Where the memory goes", _memory_blocks(row)),
@@ -169,7 +169,7 @@ def assumed_section(assumed: Sequence[Assumption]) -> Section:
     if not assumed:
         return Section("Assumed", ())
     items = tuple(f"{item.key}: {item.value} ({item.why})" for item in _folded(assumed))
-    return Section("Assumed (state them in the job to replace them)", (Bullets(items),))
+    return Section("Assumed (write the key into the job to replace it)", (Bullets(items),))
 
 
 def _folded(assumed: Sequence[Assumption]) -> list[Assumption]:
@@ -239,19 +239,19 @@ def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
 
 def _saving(today: Row, pick: Row) -> str:
     if today.verdict == "certain_oom":
-        return "By this model today's config runs out of memory."
+        return "Today's config runs out of memory, by this model."
     time_s = today.duration_s.p50 - pick.duration_s.p50
     usd = today.cost_usd.p50 - pick.cost_usd.p50
     if today.config == pick.config and offer_name(today) == offer_name(pick):
-        return "This is what you run today: nothing in the space is better."
+        return "This is what you run today: nothing better was found."
     time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
     usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
     if format_usd(abs(usd)) == format_usd(0):
         usd_words = "costs the same"
     batch = ""
     if global_batch(today) != global_batch(pick):
-        batch = f", the change of the global batch from {global_batch(today)} included"
-    return f"Against today's config that is {time_words} and {usd_words}{batch}."
+        batch = f" (the global batch changes from {global_batch(today)}, too)"
+    return f"Compared with today's config that is {time_words} and {usd_words}{batch}."
 
 
 def _basis(row: Row) -> str:
@@ -274,7 +274,7 @@ def _job_section(job: JobPayload, row: Row | None) -> Section:
         stated.append(f"sessions of at most {format_seconds(limits.max_session_s)}")
     if stated:
         asked = chances(limits.confidence)
-        lines.append(f"limit: {', '.join(stated)}; {asked} are asked for")
+        lines.append(f"limit: {', '.join(stated)}, to be kept with {asked}")
     return Section("The job", (Bullets(tuple(lines)),))
 
 
@@ -282,12 +282,11 @@ def _usable_note(row: Row) -> Paragraph:
     usable = format_bytes(row.memory_bytes["usable"])
     where = "each device" if row.device_count > 1 else row.device
     source = row.usable_source
-    after = f"{source}; and the headroom" if source else "after what the driver keeps and"
-    after += "" if source else " the headroom"
+    after = f"{source}, and headroom" if source else "after what the driver keeps and the headroom"
     risk = row.risk if row.verdict == "fits" and row.device != "cpu" else ""
     narrow = f" run.sh lets the allocator's segments grow: {risk}." if risk else ""
     return Paragraph(
-        f"The peak, at the longest batch. Usable on {where}: {usable}, {after}.{narrow}", "quiet"
+        f"Peak at the longest batch. Usable on {where}: {usable} ({after}).{narrow}", "quiet"
     )
 
 

@@ -74,7 +74,7 @@ def next_steps(payload: RecommendationPayload) -> tuple[NextStep, ...]:
             for name in payload.other_formats or ()
         ]
         found += [
-            _step(f"autotune report {folder} --verbose", "this answer with all that it rests on"),
+            _step(f"autotune report {folder} --verbose", "this answer with everything behind it"),
             _step(f"autotune report {folder} --format html > report.html", "the same as a page"),
         ]
     return tuple(found)
@@ -88,15 +88,15 @@ def to_train(payload: RecommendationPayload) -> list[NextStep]:
     if ours and payload.job.dataset is None:
         found.append(_step(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
     if ours and payload.best and payload.best.nodes > 1:
-        what = "on each machine: an address of the first, and a rank of its own"
+        what = "on each machine: the address of the first, and its own rank"
         found.append(_step("export MASTER_ADDR=FIRST NODE_RANK=0", what))
     for name in names:
         script = quote(_below(payload, name))
         smoke = min(SMOKE_STEPS, int(payload.job.steps) // 2)
         if name in ours and smoke >= FEWEST_SMOKE_STEPS:
-            what = f"a smoke run of {smoke} steps: does it start, and fit?"
+            what = f"a short test of {smoke} steps: does it start, and does it fit?"
             found.append(_step(f"MAX_STEPS={smoke} bash {script}", what))
-        found.append(_step(f"bash {script}", "train with the pick"))
+        found.append(_step(f"bash {script}", "the full run"))
     if payload.run_dir and payload.best:
         found += _elsewhere(payload)
     return found
@@ -111,7 +111,7 @@ def _elsewhere(payload: RecommendationPayload) -> list[NextStep]:
             if each.file == file:
                 place = quote(_below(payload, folder).rstrip("/"))
                 words = each.started_by(str(Path(payload.run_dir or "") / folder))
-                what = f"train with the pick by {each.title}; {file} says what it is told"
+                what = f"the full run through {each.title}, as {file} describes it"
                 found.append(_step(f"(cd {place} && {words})", what))
     return found
 
@@ -129,7 +129,7 @@ def to_verify(payload: RecommendationPayload) -> list[NextStep]:
         words.append(writes_to)
     elif folder:
         words.append(str(Path(payload.run_dir) / folder))
-    what = "hold the run against this answer, half-way or finished; later answers learn from it"
+    what = "compare the run with this answer, finished or half-way; later answers learn from it"
     return [_step(join(words), what)]
 
 
@@ -149,7 +149,7 @@ def to_probe(payload: RecommendationPayload) -> list[NextStep]:
         return []
     command = again(asked, "tune", "--score probe")
     where = "here" if best.device == "cpu" else f"on a machine with {best.device}"
-    return [_step(command, f"{where}: measure a few steps of the best configurations")]
+    return [_step(command, f"{where}: measures a few steps of the best configurations")]
 
 
 def one_step(asked: Asked, command: str, options: str, what: str) -> tuple[NextStep, ...]:
@@ -162,9 +162,9 @@ def after_verifying(run_dir: str | None, asked: Asked | None, *, taught: bool) -
     """What a verified run is good for: the answer asked anew, and what the rest should run."""
     found = []
     if asked is not None and taught:
-        found.append(_step(again(asked, "tune", ""), "ask again, with what this run taught"))
+        found.append(_step(again(asked, "tune", ""), "ask again, now with what this run measured"))
     if run_dir is not None:
-        what = "whether another machine or other settings pay for what remains"
+        what = "is another machine or setting better for the rest?"
         found.append(_step(f"autotune recompute {quote(near(run_dir))}", what))
     return found
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import LimitsPayload, Row
 
 CERTAIN, HARDLY = 0.995, 0.01  # hundredths end here
+SLOW = 2.0  # likely speed over a claimed one: from here the claim is of a slow run
 LATE = {DEADLINE: "past the deadline", SESSION: "longer than a session", BUDGET: "over the budget"}
 MAY_BE_LATE = {
     DEADLINE: "may be past the deadline", SESSION: "may outlast a session",
@@ -60,22 +61,22 @@ def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, s
     """What is kept and what is missed, each in a clause or empty."""
     kept = [_kept_clause(each) for each in found if each.kept]
     missed = [_missed_clause(each) for each in found if not each.kept]
-    asked = f": {chances(confidence)} are asked for, and counted with" if missed else ""
-    return "; ".join(kept), "; ".join(missed) + asked
+    needed = " and ".join(_limit_figure(each, each.held) for each in found if not each.kept)
+    which = "they" if len(missed) > 1 else "it"
+    asked = f". To keep {which.replace('they', 'them')} with {chances(confidence)}, {which} would "
+    asked += f"have to be {needed}"
+    return "; ".join(kept), "; ".join(missed) + (asked if missed else "")
 
 
 def _kept_clause(each: LimitOdds) -> str:
-    return f"{_name(each.limit)} {_limit_figure(each, each.value)}: kept with {_odds(each)}"
+    return f"{_name(each.limit)} of {_limit_figure(each, each.value)}: kept with {_odds(each)}"
 
 
 def _missed_clause(each: LimitOdds) -> str:
-    by = missed_by(each.limit, each.held - each.value)
-    return f"{by} ({_limit_figure(each, each.value)}: {_odds(each)})"
-
-
-def missed_by(limit: str, by: float) -> str:
-    """A missed limit: "deadline missed by 3.2 h"."""
-    return f"{_name(limit)} missed by {format_usd(by) if limit == BUDGET else format_seconds(by)}"
+    over = _limit_figure(each, each.held - each.value)
+    return (
+        f"{_name(each.limit)} of {_limit_figure(each, each.value)} missed by {over} ({_odds(each)})"
+    )
 
 
 def _name(limit: str) -> str:
@@ -102,7 +103,7 @@ def chances(probability: float) -> str:
     return f"{count} chance{'' if count == 1 else 's'} in {among}"
 
 
-CONTRADICTIONS = "What the job file says and what does not hold"
+CONTRADICTIONS = "What does not add up in the job file"
 _TITLE: dict[str, tuple[str, Tone]] = {
     "impossible": ("is impossible", "bad"),
     "beyond_observed": ("is beyond anything observed", "warn"),
@@ -115,6 +116,8 @@ def claim_section(claim: Mapping[str, Any] | None) -> Section:
     if claim is None:
         return Section("", ())
     words, tone = _TITLE[claim["verdict"]]
+    if claim["verdict"] == "plausible" and _slow(claim):
+        words, tone = "is possible, but far slower than this job should be", "warn"
     likely = claim["likely"]
     rows = (
         ("stated", format_count(claim["implied_tokens_per_s"]), _tera(claim["implied_flop_per_s"])),
@@ -134,6 +137,11 @@ def claim_section(claim: Mapping[str, Any] | None) -> Section:
         Paragraph(span),
     )
     return Section("The claim", blocks)
+
+
+def _slow(claim: Mapping[str, Any]) -> bool:
+    """Whether the likely speed is many times the claimed one."""
+    return bool(claim["likely"]["tokens_per_s"] > SLOW * claim["implied_tokens_per_s"])
 
 
 def contradictions_section(found: Sequence[str]) -> Section:

@@ -103,26 +103,26 @@ def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
     needs, usable = format_bytes(missing.required_bytes), missing.available_bytes
     over = missing.over_bytes
     what = f"{config_phrase(missing.config)} on {where}"
-    head = f"The nearest, {what}," if nearest else "It"
+    head = f"The closest one ({what})" if nearest else "It"
     if missing.resource == "disk":
         return (
-            f"{head} fits the memory, but its checkpoints need {needs} of disk, "
-            f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
+            f"{head} fits in memory, but its checkpoints need {needs} of disk, "
+            f"{format_bytes(over)} more than the {format_bytes(usable)} available."
         )
     if missing.resource == "ram":
         return (
-            f"{head} fits the device, but what is offloaded needs {needs} of the host's memory, "
-            f"{format_bytes(over)} more than the {format_bytes(usable)} there are."
+            f"{head} fits on the device, but offloading needs {needs} of host memory, "
+            f"{format_bytes(over)} more than the {format_bytes(usable)} available."
         )
     each = " on each device" if count > 1 else ""
     if over > 0:
         return (
-            f"{head} needs {needs}{each} where {format_bytes(usable)} are usable: "
+            f"{head} needs {needs}{each}, and {format_bytes(usable)} are usable: "
             f"{format_bytes(over)} too much."
         )
     return (
-        f"{head} needs {needs}{each} of {format_bytes(usable)} usable: within it, but too close. "
-        f"The probability that it fits is {chance(missing.fits_probability)}; 0.9 is asked for."
+        f"{head} needs {needs}{each} of {format_bytes(usable)} usable, which is too close. "
+        f"The probability that it fits is {chance(missing.fits_probability)}, and 0.9 is required."
     )
 
 
@@ -134,7 +134,7 @@ def holders(missing: ShortfallPayload) -> str:
         f"({100 * part.bytes / total:.0f} %)"
         for part in missing.largest
     ]
-    return f"what holds it: {', '.join(named)}"
+    return f"largest parts: {', '.join(named)}"
 
 
 def row_that_decides(missing: ShortfallPayload) -> str:
@@ -144,7 +144,7 @@ def row_that_decides(missing: ShortfallPayload) -> str:
     shape = f"1 row of {tokens} tokens"
     if rows > 1:
         shape = f"{format_count(rows)} rows x {tokens} tokens = {format_count(batch.tokens)}"
-    return f"the batch that decides is the longest: {shape} ({batch.origin})"
+    return f"longest batch: {shape} ({batch.origin})"
 
 
 def _changes(
@@ -156,29 +156,29 @@ def _changes(
 ) -> Section:
     """Changes after which it fits: the same training, other numbers in it, then the contract."""
     if not changes:
-        nothing = "No single change and no pair of changes that were tried makes it fit."
+        nothing = "None of the changes tried, alone or in pairs, makes it fit."
         return Section("What would make it fit", (Paragraph(nothing),) if missing else ())
     free, numeric, own = by_class(changes)
     blocks: list[Block] = []
     if free:
         blocks += [
-            Paragraph("The same training: settings before machines, of each the soonest first:"),
+            Paragraph("With the same training (settings, then machines; the fastest first):"),
             _table(free),
         ]
     else:
-        blocks.append(Paragraph("No setting and no machine that was tried makes it fit as it is."))
+        blocks.append(Paragraph("No setting or machine tried makes it fit with the same training."))
     if numeric:
-        text = "The same method and data with other numbers (rounding, states or batches):"
+        text = "With other rounding, optimizer states or batches:"
         blocks += [Paragraph(text), _table(numeric)]
     if own:
-        text = "These change the result, so they are your decision and were not applied:"
+        text = "These change the result, so you decide; they were not applied:"
         blocks += [Paragraph(text), _table(own)]
     commands = tuple(
         (again(asked, command, each[0].apply), what)
         for each, what in (
-            (free, "the first that keeps the training"),
-            (numeric, "with other numbers"),
-            (own, "your decision"),
+            (free, "the first with the same training"),
+            (numeric, "the first with other rounding, states or batches"),
+            (own, "the first that changes the result"),
         )
         if each and each[0].apply
     )
@@ -222,9 +222,11 @@ def of_usable(change: RelaxationPayload) -> str:
 def nothing_fits(job: JobPayload, priced: int, rejected: int) -> Paragraph:
     """The first sentence of an answer without a pick."""
     why = (
-        f"nothing fits. None of the {format_count(priced)} candidates that are valid here does."
+        f"nothing fits. All {format_count(priced)} configurations that are possible on these "
+        "machines need too much."
         if priced
-        else f"none of the {format_count(rejected)} candidates is valid here."
+        else f"cannot run here. None of {format_count(rejected)} configurations is possible on "
+        "these machines."
     )
     return Paragraph(f"{job.name}: {why}", "bad")
 

@@ -1,6 +1,6 @@
 """The settings of the pick and why each is so; what other settings and machines would take.
 
-What opening a closed setting would be worth is in `what_ifs.py`.
+What allowing a setting would be worth is in `what_ifs.py`.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def worth_a_probe_section(payload: RecommendationPayload) -> Section:
         return Section("Worth a probe (how much depends on the row lengths)", (Bullets(items),))
     rows = tuple((_typed(each), worth_phrase(each)) for each in found)
     notes = Bullets(tuple(f"{each.change}: {each.why}" for each in found))
-    title = "May be better, nobody measured it (none of it is in the pick; a probe decides)"
+    title = "Worth a probe (nobody has measured these, so the pick does not use them)"
     return Section(title, (Table(columns("change", "may save"), rows), notes))
 
 
@@ -252,7 +252,7 @@ def unmeasured_machines(pick: Row | None, worth: Sequence[WorthProbe] | None, mo
     rest = f" and {len(found) - most} more" if len(found) > most else ""
     named = ", ".join(with_saving(each) for each in found[:most])
     better = "cheaper" if cheaper else "sooner"
-    return f"May be {better}, though nobody measured a training step on it: {named}{rest}."
+    return f"Possibly {better}, but never measured: {named}{rest}."
 
 
 def worth_phrase(each: WorthProbe) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Paragraph
-from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import JobPayload, Row
 
-NO_SAVING = "What the changes save depends on how long the rows are: no figure without that."
-AT_MAXIMUM = "every row counted at max_length"
+NO_SAVING = "How much that saves depends on the row lengths."
+AT_MAXIMUM = "counting every row at max_length"
 
 
 def lengths_open(job: JobPayload) -> bool:
@@ -26,13 +25,13 @@ def lengths_open(job: JobPayload) -> bool:
 
 
 def range_phrase(row: Row, short: ShortRows | None, job: JobPayload) -> str:
-    """Both ends: between 2.1 h / $5.30 if rows are as short as X's and 24.1 h / $60 if all full."""
-    full = f"if all are {format_count(job.max_length)} tokens"
+    """Both ends: between 2.1 h ($5.30) if rows are short and 24.1 h ($60) if all are full."""
+    full = f"with rows of {format_count(job.max_length)} tokens"
     if short is None:
-        return f"at most {_figures(row)}, {AT_MAXIMUM}"
+        return f"at most {_figures(row)} {AT_MAXIMUM}"
     like = f"{short.like} (half under {format_count(round(short.p50_tokens))} tokens)"
     least = _figures(short, paid=bool(row.usd_per_hour))
-    ends = [f"{least} if rows are as short as those of {like}", f"{_figures(row)} {full}"]
+    ends = [f"{least} with rows as short as in {like}", f"{_figures(row)} {full}"]
     if short.duration_s.p50 > row.duration_s.p50:
         ends.reverse()
     return f"between {' and '.join(ends)}"
@@ -47,16 +46,16 @@ def range_cell(row: Mapping[str, Any], short: ShortRows | None, what: str) -> st
 
 
 def settling(job: JobPayload, short: ShortRows | None, asked: Asked | None = None) -> str:
-    """The one line that settles it, in a sentence."""
+    """What would settle it, in a sentence."""
     words = asked.words if asked else ()
-    state = "data.lengths in the job file, as {p50: 220, p95: 700, max: 1024}"
-    line = "add `--data FILE`" if "--model" in words else f"`--data FILE`, or {state}"
+    state = "data.lengths to the job file: {p50: 220, p95: 700, max: 1024}"
+    line = "`--data FILE` to have them counted"
+    line += "" if "--model" in words else f", or {state}"
     scale = ""
     if short is not None and short.settled:
-        scale = " (what was measured of today's run sets the scale at both ends)"
-    under = f"and what such a run stays under with {chances(job.limits.confidence)}"
-    limit = f" Limits are held against full rows, {under}." if _limited(job) else ""
-    return f"Nobody stated how long the rows are{scale}. One line settles it: {line}.{limit}"
+        scale = " Both figures are scaled to your measured run."
+    limit = " Limits are checked as if every row were full." if _limited(job) else ""
+    return f"The length of your rows is not known: add {line}.{scale}{limit}"
 
 
 def open_blocks(payload: Mapping[str, Any]) -> list[Block]:
@@ -77,4 +76,4 @@ def _limited(job: JobPayload) -> bool:
 def _figures(of: Mapping[str, Any], *, paid: bool | None = None) -> str:
     hours = format_seconds(of["duration_s"]["p50"])
     costs = bool(of["usd_per_hour"]) if paid is None else paid
-    return f"{hours} / {format_usd(of['cost_usd']['p50'])}" if costs else hours
+    return f"{hours} ({format_usd(of['cost_usd']['p50'])})" if costs else hours

@@ -134,9 +134,9 @@ def _lead(payload: Mapping[str, Any]) -> tuple[Block, ...]:
     words = (
         f"as long as predicted ({_times(ratio)} times)"
         if close
-        else f"{_times(ratio)} times what was"
+        else f"{_times(ratio)} times as long as predicted"
     )
-    head += f"a step takes {words}{'' if close else ' predicted'}."
+    head += f"a step takes {words}."
     where = f"{log['device_count']}x {log['device']}"
     timed = Paragraph(f"On {where}; timed by {log['timed_by']}.", "quiet")
     ended = (Paragraph(f"Not finished: {log['ended']}.", "warn"),) if log["ended"] else ()
@@ -188,7 +188,7 @@ def _explanations(payload: Mapping[str, Any]) -> list[Block]:
     if not found:
         return []
     items = tuple(
-        f"{item['text']}: then {format_seconds(item['predicted_s'])}, where "
+        f"{item['text']}: that would make {format_seconds(item['predicted_s'])}, and "
         f"{format_seconds(item['measured_s'])} was measured"
         + ("" if item["explains"] else " (not enough by itself)")
         for item in found
@@ -196,7 +196,7 @@ def _explanations(payload: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = [Bullets(items)]
     alike = sum(item["explains"] for item in found)
     if alike > 1:
-        text = f"The log cannot tell {alike} of these apart, nor from plain efficiency."
+        text = f"The log fits {alike} of these equally well; it may also be a slower machine."
         blocks.append(Paragraph(text))
     return blocks
 
@@ -212,7 +212,7 @@ def _outlook(payload: Mapping[str, Any]) -> list[str]:
             f"{format_seconds(left['duration_s'])}, {price}"
         )
     else:
-        found.append("this run: nothing remains")
+        found.append("this run: finished, nothing remains")
     seconds, usd = Spread(**following["duration_s"]), Spread(**following["cost_usd"])
     each = f"{seconds_span(seconds)}, {usd_span(usd)}"
     basis = _BASIS[following["basis"]]
@@ -228,7 +228,7 @@ def _outlook(payload: Mapping[str, Any]) -> list[str]:
 
 def _learned(payload: Mapping[str, Any]) -> list[Block]:
     if payload["log"]["spoiled"]:
-        text = f"Nothing of its times: {payload['log']['spoiled']}."
+        text = f"Its times teach nothing: {payload['log']['spoiled']}."
         return [Paragraph(text, "warn"), *_written(payload)]
     rows = tuple(
         (item["component"], f"{item['before']:.2f}", f"{item['after']:.2f}", _spread(item))

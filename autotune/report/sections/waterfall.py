@@ -34,7 +34,7 @@ VERDICTS = {
 }
 _SAID = {
     "strained": "needs kernels faster than anything observed, so it is unlikely alone",
-    "insufficient": "explains a part at most: the rest is more than kernels differ by",
+    "insufficient": "explains a part at most: the rest is more than kernels can differ",
     "impossible": "would need more than the device's peak",
     "immaterial": "changes next to nothing, so it cannot be the cause",
 }
@@ -86,7 +86,7 @@ def waterfall_section(
     if not steps:
         return Section(title, ())
     blocks: list[Block] = [_bars(steps, start, end)]
-    notes = ["each change is worth the mean of what it adds over all orders of making them"]
+    notes = ["the worth of each change is averaged over all orders of making the changes"]
     notes += [f"{step.change}: {step.note}" for step in steps if step.note]
     notes += [
         f"{step.change}: your decision, because it changes what is learned"
@@ -145,7 +145,7 @@ def _added(parts: Sequence[float], start: float, end: float, decimals: int) -> l
 
 def options_section(options: Sequence[SideOption]) -> Section:
     """What else could be changed around the job, with what it physically gives."""
-    title = "Around the job (worth given one another; none is applied)"
+    title = "Other changes around the job (none is applied)"
     if not options:
         return Section(title, ())
     rows = tuple(
@@ -201,7 +201,7 @@ def _readings(gap: MeasuredGap) -> Section:
         f"{each.name}: {_SAID[each.verdict]}" for each in gap.readings if each.verdict in _SAID
     ]
     notes += [
-        f"if {each.text}: mending that alone would bring it to {format_seconds(each.fixed_s)}"
+        f"if {each.text}: fixing that alone would bring it to {format_seconds(each.fixed_s)}"
         for each in gap.readings
         if each.fixed_s is not None
     ]
@@ -223,7 +223,7 @@ def _verdict(gap: MeasuredGap) -> str:
 
 def _checks(checks: Sequence[DecidingCheck]) -> list[Block]:
     if not checks:
-        return [Paragraph("No check that the cost model knows would tell them apart.")]
+        return [Paragraph("No check known to the cost model tells them apart.")]
     blocks: list[Block] = []
     for number, check in enumerate(checks):
         price = (

@@ -1,4 +1,4 @@
-"""What one change of the pick would be worth: closed settings opened, and the user's choices."""
+"""What one change of the pick would be worth: settings to allow, and the user's choices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autotune.report.schema import RecommendationPayload, Row, SensitivityPayload
 
-UNMEASURED = "nobody measured this gain on your software"
+UNMEASURED = "nobody has measured this gain with your software"
 OPENINGS = 2  # of them are named at most, where there is little room
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
 FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: not worth a word
@@ -24,7 +24,7 @@ FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: n
 def closed_section(payload: RecommendationPayload) -> Section:
     """What each setting that stays closed until the user opens it would be worth."""
     found = [each for each in payload.sensitivities if each.class_ != "quality"]
-    title = "What closed settings are worth (none is applied; the option opens it)"
+    title = "What settings that you may allow are worth (none is applied)"
     return _worth_section(title, payload, found)
 
 
@@ -36,7 +36,7 @@ def choices_section(payload: RecommendationPayload) -> Section:
 
 
 def opening_words(payload: RecommendationPayload, most: int) -> str:
-    """The closed settings that would save most time, for the first screen; empty without any."""
+    """The settings to allow that would save most time, for the first screen; or empty."""
     best = payload.best
     if not best or not most:
         return ""
@@ -46,24 +46,25 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
             if e.class_ != "quality" and e.fits and e.value != "off"  # what the user opened is open
         ]  # fmt: skip
         closed.sort(key=lambda each: each.duration_s is not None)  # padding alone comes first
-        names = dict.fromkeys(name(each.knob) for each in closed)
-        listed = ", ".join(list(names)[:most])
-        return f"Closed, and worth what the row lengths decide: {listed}." if names else ""
+        first = {each.knob: each.opens for each in reversed(closed)}
+        knobs = list(dict.fromkeys(each.knob for each in closed))[:most]
+        listed = ", ".join(f"`{first[knob]}`" for knob in knobs)
+        return f"May save more, depending on the row lengths: {listed}." if knobs else ""
     before_s = best.duration_s.p50
     of_knob: dict[str, SensitivityPayload] = {}
     for each in sorted(payload.sensitivities, key=lambda own: -(own.saved_s or 0.0)):
         if each.class_ != "quality" and (each.saved_s or 0.0) >= WORTH * before_s:
             of_knob.setdefault(each.knob, each)
     told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
-    return f"Worth opening: {'; '.join(told)}." if told else ""
+    return f"You could save more with {'; '.join(told)}." if told else ""
 
 
 def _opening(each: SensitivityPayload, before_s: float) -> str:
     after_s = each.duration_s or 0.0
     value = f" ({each.value})" if each.value not in {"on", "off"} else ""
     words = f"`{each.opens}`{value if '=' not in each.opens else ''}: "
-    words += f"{format_seconds(before_s)} -> {format_seconds(after_s)}, {effect(each)}"
-    return f"{words}, unmeasured" if each.unmeasured else words
+    words += f"{format_seconds(before_s)} -> {format_seconds(after_s)} ({effect(each)}"
+    return f"{words}, unmeasured)" if each.unmeasured else f"{words})"
 
 
 def effect(each: SensitivityPayload) -> str:
@@ -99,7 +100,7 @@ def _worth_section(
     notes = tuple(f"{each.opens}: {'; '.join(_to_know(each, pick))}" for each in found)
     notes = tuple(note for note in notes if not note.endswith(": "))
     if pick and pick.basis == "measured":
-        notes += ("the pick was measured and these were not: modelled, in its proportion",)
+        notes += ("only the pick was measured; these are modelled, and scaled to it",)
     notes += () if saves else (AT_MAXIMUM,)
     table = Table(titles, rows)
     return Section(title, (table, Bullets(notes)) if notes else (table,))
