@@ -148,7 +148,7 @@ def _today(payload: Payload, row: Payload, text: str) -> Iterator[str]:
 
 
 def _tie(payload: Payload, _: Payload, text: str) -> Iterator[str]:
-    if ("A tie" in text) and not payload["tie"]:
+    if ("Too close to call" in text) and not payload["tie"]:
         yield "a tie is told, and there is none"
 
 

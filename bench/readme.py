@@ -51,13 +51,13 @@ PARTS: dict[str, list[str]] = {
 }  # fmt: skip
 # Sections of a long report that the README shows; [...] stands for the others.
 SHOWN = {
-    "demo": ("Beside today",),
+    "demo": ("Compared with today",),
     "file": ("---",),
-    "claim": ("What the job file says", "Where the time goes"),
-    "sizes": ("rows ", "Machines", "With the number of rows", "What the job file says"),
+    "claim": ("What does not add up", "Where the time goes"),
+    "sizes": ("rows ", "Machines", "With the number of rows", "What does not add up"),
     "campaign": ("What the campaign file says", "Machines", "Phases"),
-    "machines": ("Machines", "  machine", "Several devices", "What the job file says"),
-    "variants": ("Each variant", "The bill", "Memory by component", "What the job file says"),
+    "machines": ("Machines", "  machine", "Several devices", "What does not add up"),
+    "variants": ("Each variant", "The bill", "Memory by component", "What does not add up"),
     "accuracy": ("Who is judged how",),
 }
 

@@ -91,7 +91,7 @@ def recommendation() -> Recommendation:
         reasons={
             "micro_batch_size": "4 would take 36.3 min longer",
             "compile": "off would take 1.4 h longer",
-            "precision": "tf32 would need 3.1 GiB more than there is",
+            "precision": "tf32 would need 3.1 GiB more than is usable",
             **dict.fromkeys(
                 ("prefetch_factor", "pin_memory", "sharding"), "the only value that is valid here"
             ),

@@ -171,7 +171,7 @@ def _idle(run: PricedRun, what: str, tokens: Span) -> str:
         return ""
     return (
         f"{what} are {figures_text(tokens)} tokens/s, {percent_text(share)} of the peak of "
-        f"{run.machine}: it stood all but idle, where {format_count(run.row.tokens_per_s)} "
+        f"{run.machine}: it was almost idle, where {format_count(run.row.tokens_per_s)} "
         "tokens/s are likely"
     )
 

@@ -27,7 +27,7 @@ BASIS = {
 }
 LEAST_TOLD = 0.01  # relative: less between two candidates nobody can measure
 BOUND = {
-    "compute": "arithmetic (matrix products). Unused memory is not a waste",
+    "compute": "arithmetic. Matrix products take most of the step; unused memory is not a waste",
     "bandwidth": "memory bandwidth: the device waits for its memory",
     "launch": "launch overhead: the kernels are too small to keep the device busy. "
     "A larger micro-batch, or several runs on one device, use it better",
@@ -40,7 +40,7 @@ BOUND = {
 VERDICT = {
     "fits": "fits",
     "at_risk": "may run out of memory",
-    "certain_oom": "runs out of memory",
+    "certain_oom": "does not fit",
 }
 IN_STEP = frozenset({"compute", "bandwidth", "launch", "communication"})
 FAR_OFF = 2.0  # measured over modelled, each way: beyond it efficiency does not explain the gap

@@ -70,7 +70,7 @@ def test_an_assumed_disk_warns_and_forbids_nothing(large: Any) -> None:
     small = replace(offer, host=replace(offer.host, disk_bytes=200e9))
     answer = tune(replace(large, offers=(small,)), QUICK)
     assert answer.best is not None
-    assert any("nobody stated the disk" in text for text in answer.warnings)
+    assert any("does not state the disk" in text for text in answer.warnings)
 
 
 def test_a_stated_disk_that_is_too_small_forbids(large: Any) -> None:

@@ -125,7 +125,7 @@ def test_what_the_rows_rest_on_is_said_and_which_tune_would_trace(job: Job) -> N
     assert payload["search"]["fidelity"] == "formula"
     text = " ".join(COMPARE_REPORT.text(payload).split())
     assert "`autotune tune --fidelity formula` would pick" in text
-    assert "Calibrated: modelled, then scaled by what was measured before." in text
+    assert "Calibrated: modelled, then corrected by earlier measurements." in text
     payload["rows"] = [replace(row, fits_probability=0.99) for row in payload["rows"]]
     assert "--fidelity auto" not in COMPARE_REPORT.text(payload)
     payload["rows"][0] = replace(payload["rows"][0], fits_probability=0.94)

@@ -77,7 +77,7 @@ def test_levels_that_do_nothing_stay_at_the_present_one(
     pick = found.explored.pick
     assert pick is not None
     assert bill.candidates.config(pick).extra == ((THREADS, "1"), (LIGER, False))
-    assert not any("did not run with" in note for note in found.notes)
+    assert not any("never ran with" in note for note in found.notes)
 
 
 def test_a_level_that_did_not_run_beside_the_present_one_is_said(bill: Bill) -> None:

@@ -148,7 +148,7 @@ def test_a_count_that_is_asked_for_by_name_is_a_share_and_says_so(tmp_path: Path
     (offer,) = job.offers
     assert offer.usd_per_hour == pytest.approx(5.672 / 2)
     assert (offer.price_marks, offer.price_scaled_from) == (("scaled",), 4)
-    assert any("nobody in the table of prices sells 2x a10g" in note for note in price_notes(job))
+    assert any("no known provider rents 2x a10g" in note for note in price_notes(job))
 
 
 def test_a_price_that_the_user_states_counts_whatever_is_sold(tmp_path: Path) -> None:

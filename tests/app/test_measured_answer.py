@@ -153,5 +153,5 @@ def test_a_measured_answer_is_told_on_one_screen_and_says_so(
     assert len(shown.splitlines()) <= MOST_LINES
     broken = [line for line in shown.splitlines() if "/pytest-" not in line]  # a path stays whole
     assert max(map(len, broken)) <= 80
-    assert "Rests on steps measured on the device" in shown
+    assert "Based on training steps measured on the device" in shown
     assert "--score probe" not in shown

@@ -76,7 +76,7 @@ def test_the_cheapest_is_the_pick_and_the_soonest_was_probed_too(
     trials = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
     made = sum(trial["sampler"] == FRONT for trial in trials)
     assert 1 <= made <= 4
-    assert any(note.startswith(f"{made} probes behind the search") for note in found.notes)
+    assert any(note.startswith(f"{made} probes after the search") for note in found.notes)
 
 
 def test_when_time_is_minimised_the_soonest_is_the_pick(

@@ -182,9 +182,9 @@ def test_the_report_names_bytes_holder_instant_row_and_changes(too_big: Estimate
     )  # fmt: skip
     shown = " ".join(ESTIMATE_REPORT.text(payload, width=100, colour=False).split())
     for words in (
-        "GiB too much", "what holds it: activations", "when: in the backward pass",
-        "16 rows x 900 tokens = 14,400", "The same training: settings before machines",
-        "These change the result, so they are your decision", "autotune estimate JOB --",
+        "GiB too much", "largest parts: activations", "when: in the backward pass",
+        "16 rows x 900 tokens = 14,400", "With the same training (settings, then machines",
+        "These change the result, so you decide", "autotune estimate JOB --",
     ):  # fmt: skip
         assert words in shown
 
@@ -400,7 +400,7 @@ def test_a_sharding_that_leaves_fp32_states_for_16_bit_ones_is_not_the_same_trai
     assert "16-bit weights and moments, not fp32 ones" in moved.change
     assert found["--allow offload"].knob_class == "neutral"
     screen = recommendation_screen(recommendation_payload(answer))
-    same, other = screen.split("What would fit, with other rounding, states or batches")
+    same, other = screen.split("What would fit, with other rounding, optimizer states or batches")
     assert "sharding fsdp" in other
     assert "sharding fsdp" not in same
 
@@ -416,7 +416,7 @@ def test_an_8_bit_optimizer_changes_the_numbers_of_the_training_and_is_told_so(
     assert [each.knob_class for each in eight] == ["numeric"]
     payload = recommendation_payload(answer)
     verbose = TUNE_REPORT.text(payload, width=100)
-    told = verbose.index("with other numbers (rounding, states or batches)")
+    told = verbose.index("With other rounding, optimizer states or batches")
     assert verbose.index("8bit (--allow optimizer)") > told
 
 

@@ -89,4 +89,4 @@ def test_a_stock_samplers_pick_is_not_called_a_tie_with_what_it_never_tried() ->
     job = load_job(Path(__file__).parents[2] / "jobs" / "h100_38h.yaml")
     answer = autotune.tune(job, fidelity="formula", sampler="random", trials=3, seed=1)
     assert answer.best is not None
-    assert any("by the formula; it was not tried" in why for why in answer.reasons.values())
+    assert any("by the formula; nobody measured it" in why for why in answer.reasons.values())

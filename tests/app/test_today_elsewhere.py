@@ -126,7 +126,7 @@ def test_another_global_batch_is_a_step_that_is_yours(batch: int, there: bool) -
 def test_the_report_says_that_the_batch_was_changed_and_whose_decision_it_is() -> None:
     answer = answered(load_job(H100, set_values={"train.global_batch_size": "16"}))
     text = " ".join(TUNE_REPORT.text(recommendation_payload(answer), width=100).split())
-    assert "the change of the global batch from 8 included" in text
+    assert "(the global batch changes from 8, too)" in text
     assert "train.global_batch_size: your decision" in text
 
 
@@ -145,7 +145,7 @@ def test_a_log_of_today_is_held_against_today(
              "train_steps_per_second": 1.654, "train_samples_per_second": 13.235}],
     }))  # fmt: skip
     found = verify(run, log)
-    assert any("config in use today" in text for text in found.warnings)
+    assert any("today's config, not from the pick" in text for text in found.warnings)
     assert (found.offer.device.name, found.job.global_batch_size) == ("h100-sxm", 8)
     total = next(line for line in found.lines if line.what == "total")
     assert total.ratio == pytest.approx(1.0, abs=0.05)

@@ -76,7 +76,7 @@ def test_trace_and_formula_that_disagree_are_reported_and_the_trace_wins(factor:
     job = load_job(JOB)
     (note,) = notes(job, factor)
     assert "10% apart" in note
-    assert "The traced number was taken" in note
+    assert "The trace is used" in note
     bill = bill_of(job)
     tracing = Tracing(bill)
     tracing.trace(Fixed(answer(bill, factor)), [0])  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ def test_no_command_promises_money_on_rows_of_unknown_length(
     flat = " ".join(re.sub(r"\\([^\w\s])", r"\1", shown).split())
     assert "--data FILE" in flat
     assert SAVING.search(flat) is None
-    assert "Nobody stated how long the rows are" in flat
+    assert "The length of your rows is not known" in flat
     found = json.loads(typed(command, *LINE, *own, "--format", "json")[1])
     assert found["lengths_known"] is False
     row = found.get("best") or found.get("row") or found["leads"]
@@ -146,7 +146,7 @@ def test_the_whole_answer_and_the_page_of_a_job_that_runs_today_tell_no_saving(
     page = (tmp_path / "kept" / "report.html").read_text()
     flat = " ".join(shown.split())
     assert SAVING.search(flat) is None
-    assert "sets the scale at both ends" in flat
+    assert "Both figures are scaled to your measured run" in flat
     assert "From today to the pick" not in page
     assert "The way from today" not in page
     code, again = typed("recompute", kept, "--gpu", "a100-80gb", "--verbose")
@@ -167,5 +167,5 @@ def test_axolotls_example_is_billed_by_what_is_published_of_its_rows(typed: Type
 def test_a_limit_missed_by_more_than_the_headline_shows_says_at_what_chances(typed: Typed) -> None:
     _, shown = typed("tune", *LINE, "--fidelity", "formula", "--deadline", "10min")
     flat = " ".join(shown.split())
-    words = "full rows, and what such a run stays under with 8 chances in 10."
-    assert f"Limits are held against {words}" in flat
+    assert "Limits are checked as if every row were full." in flat
+    assert "To keep it with 8 chances in 10, it would have to be" in flat

@@ -98,7 +98,7 @@ def test_a_smoke_run_is_accepted_and_marked_as_one(made: Path, tmp_path: Path, s
     assert found.next_runs.duration_s.p50 > STEPS * 0.05
     text = " ".join(VERIFY_REPORT.text(payload).split())
     assert f"of {steps} steps (the job has 50)" in text
-    assert "It tells what a step takes" in text
+    assert "It shows how long a step takes" in text
 
 
 def test_a_smoke_run_in_the_trainers_own_state_is_accepted_too(made: Path, tmp_path: Path) -> None:

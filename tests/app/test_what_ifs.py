@@ -86,7 +86,7 @@ def test_packing_and_grouping_of_short_rows_are_large_and_say_what_they_change(
     payload = recommendation_payload(answer)
     words = opening_words(payload, 2)
     assert "`--allow packing`: " in words
-    assert "other batch composition" in words
+    assert "batches rows differently" in words
     screen = recommendation_screen(payload)
     assert "--allow packing" in screen
     assert len(screen.splitlines()) <= MOST_LINES
@@ -131,7 +131,8 @@ def test_without_row_lengths_nobody_pretends_to_know_what_padding_is_worth(
     assert found["adapter_dtype=bf16"].duration_s is not None
     payload = recommendation_payload(answer)
     said = opening_words(payload, 2)
-    assert said == "Closed, and worth what the row lengths decide: packing, group_by_length."
+    both = "`--allow packing`, `--allow length_grouping`"
+    assert said == f"May save more, depending on the row lengths: {both}."
 
 
 def test_where_nothing_fits_every_closed_knob_says_whether_it_would(tmp_path: Path) -> None:

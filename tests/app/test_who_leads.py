@@ -89,8 +89,8 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     assert first.p10 < 0 < first.expected_saving_usd < first.p90
     text = COMPARE_REPORT.text(payload_of(unmeasured))
     assert "cheapest: a100-sxm4-80gb" in text
-    assert "as far as anything was measured" in text
-    assert "nobody measured a training step on it: h200-sxm" in text
+    assert "among machines with measured runs" in text
+    assert "but never measured: h200-sxm" in text
     screen = comparison_screen(payload_of(unmeasured))
     lines = [line for line in screen.splitlines() if line.startswith(("  a100", "  h200"))]
     assert lines[0].startswith("  a100")
@@ -104,7 +104,7 @@ def test_an_answer_says_which_machine_may_be_better_though_nobody_measured_it(
     answer = tune(unmeasured, Options(dry_run=True, fidelity="formula", trials=1))
     payload = recommendation_payload(answer)
     screen = " ".join(recommendation_screen(payload).split())
-    assert "May be cheaper, though nobody measured a training step on it: h200-sxm" in screen
+    assert "Possibly cheaper, but never measured: h200-sxm" in screen
     assert "--gpu h200-sxm" in TUNE_REPORT.text(payload)
 
 

@@ -124,7 +124,7 @@ def test_an_idle_card_is_named(text: str) -> None:
     assert found.verdict == "plausible"
     assert found.implied_share == pytest.approx(0.0069, rel=0.02)
     assert "0.69 % of the dense peak" in found.reason
-    assert "all but idle" in found.reason
+    assert "almost idle" in found.reason
     assert found.likely.tokens_per_s > 10 * found.implied_tokens_per_s
 
 

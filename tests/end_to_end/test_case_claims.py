@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from commandline import Answers
 
 FORMULA = ("--fidelity", "formula")
-TITLE = "What the job file says and what does not hold"
+TITLE = "What does not add up in the job file"
 
 
 def answer(answers: Answers, *words: str) -> Any:
@@ -103,7 +103,7 @@ def test_case_b_kiloseconds_were_read_as_hours_at_every_size(answers: Answers) -
         "200 to 250 tokens/s and 1,800 to 2,000 steps/h disagree",
         "the second 512 to 569",
         "0.24 to 0.3 % of its peak",
-        "the measured 5 h are 569 tokens/s, 0.69 % of the peak of rtx-4090: it stood all but idle",
+        "the measured 5 h are 569 tokens/s, 0.69 % of the peak of rtx-4090: it was almost idle",
         "trains 2.2 million parameters, not 2.5",
         "64 rows a step, not 8: at the same steps 8 times the samples",
     ],

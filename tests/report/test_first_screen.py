@@ -63,19 +63,19 @@ def test_the_screen_answers_first(samples: Samples) -> None:
 
 
 def test_today_is_set_beside_the_pick(samples: Samples) -> None:
-    assert "18.2 h sooner and $45.41 cheaper than 30.3 h, $75.68" in _flat(_screen(samples.full))
+    shown = _flat(_screen(samples.full))
+    assert "Compared with today (30.3 h, $75.68): 18.2 h sooner and $45.41 cheaper" in shown
 
 
 def test_missed_limits_are_on_the_screen(samples: Samples) -> None:
     shown = _flat(_screen(samples.late))
-    assert "Deadline missed by 4.0 h (10.0 h: 13 chances in 100); budget missed by" in shown
-    assert (
-        "$6.05 ($29.00: 4 chances in 10): 8 chances in 10 are asked for, and counted with." in shown
-    )
+    assert "Deadline missed by 4.0 h (limit 10.0 h: 13 chances in 100); budget missed by" in shown
+    assert "$6.05 (limit $29.00: 4 chances in 10). To keep them with 8 chances in 10," in shown
+    assert "they would have to be 14.0 h and $35.05." in shown
 
 
 def test_a_limit_that_is_kept_is_on_the_screen_with_its_odds(samples: Samples) -> None:
-    assert "Deadline 24.0 h: kept with over 99 chances in 100." in _flat(_screen(samples.full))
+    assert "Deadline of 24.0 h: kept with over 99 chances in 100." in _flat(_screen(samples.full))
 
 
 def test_three_alternatives_at_most_with_what_they_cost_more(samples: Samples) -> None:
@@ -90,9 +90,9 @@ def test_unknown_row_lengths_are_said_and_how_to_state_them(samples: Samples) ->
     lengths = replace(samples.full.job.lengths, known=False)
     rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
     shown = _flat(_screen(rec))
-    assert "It takes at most 12.1 h / $30.27, every row counted at max_length." in shown
-    assert "One line settles it: `--data FILE`, or data.lengths in the job file" in shown
-    assert "figures but the first count each row as 1,024 tokens, upper bounds" in shown
+    assert "It takes at most 12.1 h ($30.27) counting every row at max_length." in shown
+    assert "add `--data FILE` to have them counted, or data.lengths to the job file" in shown
+    assert "figures count every row as 1,024 tokens and are upper bounds" in shown
 
 
 SHORT = ShortRows(
@@ -110,28 +110,28 @@ def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> 
     assert payload["short_rows"] is not None
     assert payload["short_rows"]["duration_s"] == SHORT.duration_s
     ends = (
-        "between 2.5 h / $6.25 if rows are as short as those of tatsu-lab/alpaca (half under 128 "
-        "tokens) and 12.1 h / $30.27 if all are 1,024 tokens"
+        "between 2.5 h ($6.25) with rows as short as in tatsu-lab/alpaca (half under 128 "
+        "tokens) and 12.1 h ($30.27) with rows of 1,024 tokens"
     )
     shown = _flat(_screen(rec))
     assert f"It takes {ends}." in shown
-    assert "Beside today: micro-batch 8" in shown
+    assert "Changed from today: micro-batch 8" in shown
     whole = _flat(TUNE_REPORT.markdown(payload).replace("\\", "").replace("**", ""))
     page = _flat(recommendation_html(payload))
     for report in (shown, whole, page):
         assert ends in report
-        assert "What the changes save depends on how long the rows are" in report
+        assert "How much that saves depends on the row lengths" in report
         for word in (" sooner and $", "cheaper than 30", "may save", "From today"):
             assert word not in report, word
     settled = replace(rec, short_rows=replace(SHORT, settled=True))
-    assert "what was measured of today's run sets the scale at both ends" in _flat(_screen(settled))
+    assert "Both figures are scaled to your measured run" in _flat(_screen(settled))
 
 
 def test_published_row_lengths_are_said_with_how_to_count_ones_own(samples: Samples) -> None:
     lengths = replace(samples.full.job.lengths, basis="published", log_sd=0.12)
     rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
     shown = _flat(_screen(rec))
-    assert "Row lengths are as published for this data set, not counted" in shown
+    assert "Row lengths are published figures for this data set, not counted" in shown
     assert "row lengths: `--data FILE` counts your rows" in shown
     assert "data.tokenizer" not in shown
 
@@ -143,7 +143,7 @@ def test_estimated_row_lengths_are_said_with_their_range(samples: Samples) -> No
     shown = _flat(_screen(rec))
     low, high = (float(f"{tokens * math.exp(s * 1.2816 * 0.2):.3g}") for s in (-1, 1))
     assert (
-        f"estimated from bytes, as no tokenizer was at hand: the ranges hold for {low:,.0f}"
+        f"estimated from bytes, because no tokenizer was found; the ranges cover {low:,.0f}"
         in shown
     )
     assert f"to {high:,.0f} tokens" in shown

@@ -137,8 +137,8 @@ def test_a_config_of_today_that_does_not_fit_is_no_saving(samples: Samples) -> N
     assert today is not None
     lost = replace(samples.full, today=replace(today, verdict="certain_oom"))
     shown = _flat(_text(lost))
-    assert "Against today's config" not in shown
-    assert "today's config runs out of memory." in shown
+    assert "Compared with today's config" not in shown
+    assert "Today's config runs out of memory, by this model." in shown
 
 
 def test_words_are_not_broken_in_the_alternatives(samples: Samples) -> None:
@@ -165,18 +165,20 @@ def test_candidates_that_are_not_valid_are_not_said_to_be_too_big(samples: Sampl
     record = replace(samples.infeasible.search, priced=0)
     rejected = replace(samples.infeasible.rejected, nearest=(), relaxations=())
     rec = replace(samples.infeasible, search=record, rejected=rejected)
-    assert "none of the 1,536 candidates is valid here." in _flat(_text(rec))
+    assert "None of 1,536 configurations is possible on these machines." in _flat(_text(rec))
 
 
 def test_a_missed_limit_says_by_how_much(samples: Samples) -> None:
-    assert "Deadline missed by 4.0 h (10.0 h: 13 chances in 100)" in _flat(_text(samples.late))
+    assert "Deadline missed by 4.0 h (limit 10.0 h: 13 chances in 100)" in _flat(
+        _text(samples.late)
+    )
 
 
 def test_the_command_that_starts_the_training_can_be_pasted(samples: Samples) -> None:
     files = ("hf/run.sh", "hf/train.py", "own/axolotl.yml")
     rec = replace(samples.full, run_dir="runs/my run; rm -rf x", files=files)
     shown = TUNE_REPORT.markdown(recommendation_payload(rec))
-    assert "\nbash 'runs/my run; rm -rf x/hf/run.sh'  # train with the pick\n" in shown
+    assert "\nbash 'runs/my run; rm -rf x/hf/run.sh'  # the full run\n" in shown
     assert "\nbash " not in TUNE_REPORT.markdown(recommendation_payload(samples.full))
 
 
@@ -192,7 +194,7 @@ def test_an_estimate_that_does_not_fit_says_so(samples: Samples) -> None:
     assert samples.full.best is not None
     row = replace(samples.full.best, usable_bytes=1e9, fits_probability=0.0, verdict="certain_oom")
     shown = _flat(ESTIMATE_REPORT.text(estimate_payload(row, samples.full.job)))
-    assert "Does not fit: it runs out of memory" in shown
+    assert "Does not fit (probability of fitting under 0.01)" in shown
     assert "too much" in shown
 
 

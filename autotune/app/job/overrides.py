@@ -242,7 +242,7 @@ def line_document(overrides: Overrides) -> Document:
         msg = "JOB is missing"
         raise InputError(msg, f"name a job file (`autotune init` writes one), or give {FORM}")
     if missing:
-        msg = f"no job file is given, so {' and '.join(missing)} is needed"
+        msg = f"no job file is given, and the command lacks {', '.join(missing)}"
         raise InputError(msg, f"give {FORM}, or a job file; `autotune devices` lists the devices")
     values: dict[str, Any] = {}
     for key, value in stated.items():

@@ -44,7 +44,7 @@ class Smoke:
         if share >= 1.0:
             return f"a run of another length: {counts}. It shows how long a step takes"
         return (
-            f"a short test: {counts} ({100 * share:.3g} %). It shows how long a step takes, but not "
+            f"a short test: {counts} ({100 * share:.3g} %). It shows how long a step takes, not "
             "whether the job stays as fast, or needs more memory when its longest rows come"
         )
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SAME = 0.02  # relative; a duration closer than this is "no time"
 MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end
 ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothing else
-NO_LENGTHS = "what it saves is padding, and no row lengths are known: nobody can tell what it gives"
+NO_LENGTHS = "it saves padding; how much cannot be told, as no row lengths are known"
 SAVES, EVALUATIONS = "checkpoint_every_steps", "evaluation.every_steps"
 BEST = "load_best_model_at_end"  # saves must then meet the evaluations
 IN_FILE = "change it in your own file as well"

@@ -97,7 +97,7 @@ def init(
     if written.missing:
         lines += [f"still to fill in: {written.missing}", f"then type: {written.next_command}"]
     else:
-        lines.append(f"now type: {written.next_command}")
+        lines.append(f"next: {written.next_command}")
     emit("\n".join(lines))
 
 

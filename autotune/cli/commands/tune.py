@@ -161,7 +161,7 @@ def tune(
 ) -> None:
     """Find the best settings and machine for a job.
 
-    For example: autotune tune job.yaml, or without a file:
+    For example: autotune tune job.yaml, or in one line:
     autotune tune --model Qwen/Qwen2.5-7B --data train.jsonl --gpu h100,2xl40s,p4d.24xlarge
     """
     recorded = _gone_on(source, run) if resume else None

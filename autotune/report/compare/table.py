@@ -81,7 +81,7 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         hint = "`autotune tune` says what would have to change for it to fit."
         return Section("", (Paragraph(text, "bad"), Paragraph(hint)))
     leads = part["leads"]
-    so_far = "" if leads is cheapest else ", as far as anything was measured"
+    so_far = "" if leads is cheapest else ", among machines with measured runs"
     lines = [f"cheapest: {_won(leads)}{so_far}", f"fastest: {_won(fastest)}"]
     limits = stated_limits(job["limits"])
     if limits:

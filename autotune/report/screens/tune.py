@@ -128,8 +128,8 @@ def bound_phrase(row: Row) -> str:
     """What the time is spent on, and what sets its pace."""
     total = row.duration_s.p50
     share = row.time_s["train"] / total if total else 0.0
-    text = f"Limited by {bound_words(row).partition('. ')[0]}"
-    return f"{text}; training steps take {100 * share:.0f} % of the time." if share else f"{text}."
+    text = f"Why: bound by {bound_words(row).partition('. ')[0]}"
+    return f"{text}; training steps are {100 * share:.0f} % of the time." if share else f"{text}."
 
 
 def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Section:

@@ -152,7 +152,7 @@ def bill_sections(row: Row) -> list[Section]:
     time_blocks: list[Block] = [time_bars(row.time_s)]
     speed = speed_phrase(row) + (saves if count else "")
     time_blocks.append(Paragraph(sentence(speed) + "."))
-    time_blocks.append(Paragraph(f"Limited by {bound_words(row)}."))
+    time_blocks.append(Paragraph(f"Bound by {bound_words(row)}."))
     return [
         Section("Where the time goes", tuple(time_blocks)),
         Section("Where the memory goes", _memory_blocks(row)),

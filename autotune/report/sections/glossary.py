@@ -24,7 +24,7 @@ WORDS = (
      "activations are computed again in the backward pass: gradient_checkpointing"),
     ("allocator", "allocator",
      "the part of torch that takes memory from the driver in segments and keeps it for reuse"),
-    ("limited by", "[Ll]imited by", "what the run waits for most: more of it makes it faster"),
+    ("bound by", "[Bb]ound by", "what the run waits for most: more of it makes it faster"),
     ("calibrated", "[Cc]alibrated",
      "computed, then corrected by what was measured on this or on similar hardware"),
     ("candidate", "candidates?\\b", "one configuration on one machine"),

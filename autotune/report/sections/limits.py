@@ -75,7 +75,8 @@ def _kept_clause(each: LimitOdds) -> str:
 def _missed_clause(each: LimitOdds) -> str:
     over = _limit_figure(each, each.held - each.value)
     return (
-        f"{_name(each.limit)} of {_limit_figure(each, each.value)} missed by {over} ({_odds(each)})"
+        f"{_name(each.limit)} missed by {over} "
+        f"(limit {_limit_figure(each, each.value)}: {_odds(each)})"
     )
 
 

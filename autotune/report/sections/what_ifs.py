@@ -63,7 +63,7 @@ def _opening(each: SensitivityPayload, before_s: float) -> str:
     after_s = each.duration_s or 0.0
     value = f" ({each.value})" if each.value not in {"on", "off"} else ""
     words = f"`{each.opens}`{value if '=' not in each.opens else ''}: "
-    words += f"{format_seconds(before_s)} -> {format_seconds(after_s)} ({effect(each)}"
+    words += f"{format_seconds(after_s)} instead of {format_seconds(before_s)} ({effect(each)}"
     return f"{words}, unmeasured)" if each.unmeasured else f"{words})"
 
 
