@@ -79,7 +79,8 @@ def output_of(*arguments: str) -> str:
     if done.returncode == 1:  # a bug's; what the user states wrongly has codes of its own
         msg = f"autotune {' '.join(arguments)}: {done.stderr.strip()}"
         raise RuntimeError(msg)
-    text = re.sub(r",\s+\d+ days ago", "", text)  # so that a day alone makes no part stale
+    # So that a day alone makes no part stale.
+    text = re.sub(r",\s+(an?\s+(marketplace\s+)?price\s+from\s+)?\d+\s+days\s+ago", "", text)
     text = re.sub(r"runs/\d{8}-\d{6}-", STAMPED, text)  # nor the second of a run
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 

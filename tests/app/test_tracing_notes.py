@@ -89,7 +89,7 @@ def test_trace_and_formula_that_disagree_are_reported_and_the_trace_wins(factor:
 def test_other_software_is_named_and_widens_the_spread() -> None:
     job = load_job(JOB)
     old = replace(job, software=find_software("2025-02"))
-    (note,) = [text for text in notes(old, 1.0) if "spread" in text]
+    (note,) = [text for text in notes(old, 1.0) if "uncertainty" in text]
     assert "transformers 5.23.0" in note
     assert "transformers 4.48.3" in note
     assert "1.5" in note

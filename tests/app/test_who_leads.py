@@ -123,7 +123,7 @@ def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) ->
     assert marks["a100-sxm4-80gb", False] == ("free",)
     for text in (COMPARE_REPORT.text(payload), comparison_screen(payload)):
         assert "old, asked" in text
-        assert "scaled: in proportion to" in " ".join(text.split())
+        assert "scaled: taken in proportion" in " ".join(text.split())
     answer = tune(
         replace(several, offers=offers), Options(dry_run=True, fidelity="formula", trials=1)
     )
@@ -153,7 +153,7 @@ def test_a_recomputation_names_the_machine_that_may_be_better(
     assert run(["recompute", *line, "--gpu", machines, *quick]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "(scaled)" in words
-    assert "nobody measured a training step on it: h200-sxm" in words
+    assert "but never measured: h200-sxm" in words
 
 
 def test_a_plan_marks_the_prices_of_its_machines(capsys: Any) -> None:

@@ -162,7 +162,7 @@ def tune(
     """Find the best settings and machine for a job.
 
     For example: autotune tune job.yaml, or in one line:
-    autotune tune --model Qwen/Qwen2.5-7B --data train.jsonl --gpu h100,2xl40s,p4d.24xlarge
+    autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
     """
     recorded = _gone_on(source, run) if resume else None
     if recorded is not None:
