@@ -111,7 +111,7 @@ def test_one_changed_figure_is_denied(
         ("the probe budget of 4.0 min would be exceeded", "a probe budget of 4.0 min is told"),
         ("Priced 1 of 2 candidates", "were priced"),
         ("1.0 ms sooner and $1.00 cheaper", "than today is told"),
-        ("A tie: the next best", "a tie is told"),
+        ("Too close to call: the next best", "a tie is told"),
         ("{dearer} +1%", "is said to be +1 %"),
         ("-1.0 h (-1%)", "a change of -1 % against today"),
         ("today 3.0 h (-1%)", "a change of -1 % against today"),

@@ -274,7 +274,7 @@ def _job_section(job: JobPayload, row: Row | None) -> Section:
         stated.append(f"sessions of at most {format_seconds(limits.max_session_s)}")
     if stated:
         asked = chances(limits.confidence)
-        lines.append(f"limit: {', '.join(stated)}, to be kept with {asked}")
+        lines.append(f"limit: {', '.join(stated)}; {asked} are wanted")
     return Section("The job", (Bullets(tuple(lines)),))
 
 
