@@ -51,11 +51,6 @@ def _bullets(title: str, items: list[str]) -> Section:
     return Section(title, (Bullets(tuple(items)),) if items else ())
 
 
-def offer_name(offer: Payload) -> str:
-    """A machine in a few characters: 4x a100-sxm4-40gb, spot."""
-    return recorded_label(offer)
-
-
 def campaign_lead(payload: Payload) -> Section:
     """What the campaign takes, on which machine, and when it ends."""
     total, offer = payload["total"], payload["offers"][payload["machine"]]
@@ -71,8 +66,8 @@ def campaign_lead(payload: Payload) -> Section:
     if seconds["p10"] < seconds["p90"]:
         span, money = f" ({spread_s(seconds)})", f" (${spread(usd, 1.0)})"
     text += (
-        f"On {offer_name(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)} they take "
-        f"{hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
+        f"On {recorded_label(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)} they "
+        f"take {hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
     )
     blocks: list[Block] = [Paragraph(text, "strong")]
     schedule = payload["schedule"]
@@ -136,7 +131,7 @@ def machines_section(payload: Payload) -> Section:
         if offer["electricity_usd"] is not None:
             notes.append(_electricity(offer, beside=stated))
     ages = [(payload["offers"][n], payload["offers"][n]["price_age_days"]) for n in shown]
-    dated = [f"{offer_name(offer)} {age} days ago" for offer, age in ages if age is not None]
+    dated = [f"{recorded_label(offer)} {age} days ago" for offer, age in ages if age is not None]
     if dated:
         notes += [note] if (note := marks_note(payload["offers"][n] for n in shown)) else []
         notes.append(f"prices that were looked up were seen: {', '.join(dated)}")
@@ -176,7 +171,7 @@ def _cheapest_machines(payload: Payload) -> list[int]:
 
 
 def _machine(payload: Payload, number: int, offer: Payload, *, stated: bool) -> tuple[str, ...]:
-    name = offer_name(offer)
+    name = recorded_label(offer)
     if offer["electricity_usd"] is not None:
         name += " (own)"
     else:
@@ -207,7 +202,7 @@ def _kwh(energy: float) -> str:
 def _electricity(offer: Payload, *, beside: bool) -> str:
     """What the power of one's own machine costs, and what the machine costs with it."""
     text = (
-        f"{offer_name(offer)} of one's own: {offer['watts']:g} W x "
+        f"{recorded_label(offer)} of one's own: {offer['watts']:g} W x "
         f"{offer['duration_s']['p50'] / HOUR_S:,.1f} h = {_kwh(offer['energy_kwh'])}, "
         f"{format_usd(offer['electricity_usd'])} of electricity"
     )
@@ -281,7 +276,9 @@ def _runs(payload: Payload) -> Section:
         blocks.append(Paragraph(text, "quiet"))
     if configs:
         blocks.append(Bullets(tuple(f"{letter}: {words}" for words, letter in configs.items())))
-    return Section(f"Runs on {offer_name(payload['offers'][payload['machine']])}", tuple(blocks))
+    return Section(
+        f"Runs on {recorded_label(payload['offers'][payload['machine']])}", tuple(blocks)
+    )
 
 
 def _run_line(group: list[Payload], letter: str, *, mixed: bool) -> tuple[str, ...]:

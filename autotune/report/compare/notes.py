@@ -20,14 +20,9 @@ MOST_SPLITS = 6
 MANY = 100  # a day: from so many on no decimals are shown
 
 
-def machine_name(row: Mapping[str, Any]) -> str:
-    """The machine of a row in a few characters: "2x h100-sxm, spot"."""
-    return recorded_label(row)
-
-
 def variant_and_machine(row: Mapping[str, Any]) -> str:
     """The machine, after its variant where there are several."""
-    name = machine_name(row)
+    name = recorded_label(row)
     return f"{row['variant']}: {name}" if row["variant"] else name
 
 
@@ -180,7 +175,7 @@ def variants_section(payload: Payload) -> Section:
     """One table over machines and variants, a group a machine."""
     by_machine: dict[str, list[Payload]] = {}
     for row in payload["rows"]:
-        by_machine.setdefault(machine_name(row), []).append(row)
+        by_machine.setdefault(recorded_label(row), []).append(row)
     order = {item["variant"]: number for number, item in enumerate(payload["variants"])}
     lines: list[tuple[str, ...]] = []
     groups = set()
@@ -233,9 +228,9 @@ def spread_s(of: Payload) -> str:
 def memory_section(payload: Payload) -> Section:
     """Memory by component [GiB] on the first machine that every variant fits on."""
     named = [item["variant"] for item in payload["variants"]]
-    machines = list(dict.fromkeys(machine_name(row) for row in payload["rows"]))
+    machines = list(dict.fromkeys(recorded_label(row) for row in payload["rows"]))
     for machine in machines:
-        rows = {row["variant"]: row for row in payload["rows"] if machine_name(row) == machine}
+        rows = {row["variant"]: row for row in payload["rows"] if recorded_label(row) == machine}
         totals = {row["memory_bytes"]["total"] for row in rows.values()}
         if len(rows) == len(named) <= MOST_VARIANTS and len(totals) > 1:
             return Section(f"Memory on {machine}, GiB", (_memory_table(named, rows),))
@@ -260,7 +255,7 @@ def scaling_section(lines: Sequence[Payload]) -> Section:
         return Section("With the number of rows", ())
     rows = tuple(
         (
-            machine_name(line) + (f", {line['of']}" if line["of"] else ""),
+            recorded_label(line) + (f", {line['of']}" if line["of"] else ""),
             format_seconds(line["fixed_s"]),
             format_seconds(1000 * line["s_per_row"]),
             format_usd(line["fixed_usd"]),

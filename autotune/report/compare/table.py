@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.compare.notes import (
     beyond_hours_section,
-    machine_name,
     memory_section,
     scaling_section,
     session_section,
@@ -107,7 +107,7 @@ def may_be_better(part: Payload, most: int = 4) -> str:
     if not found:
         return ""
     named = ", ".join(
-        f"{machine_name(row)} ({format_usd(row['cost_usd']['p50'])}; at worst "
+        f"{recorded_label(row)} ({format_usd(row['cost_usd']['p50'])}; at worst "
         f"{format_usd(row['cost_usd']['p50'] * row['caution'])})"
         for row in found[:most]
     )
@@ -119,9 +119,9 @@ def _won(row: Payload) -> str:
     hours, usd = row["duration_s"], row["cost_usd"]
     if row["short_rows"] is not None:
         ends = [range_cell(row, row["short_rows"], what) for what in ("duration_s", "cost_usd")]
-        return f"{machine_name(row)}{_price(row)}, {' and '.join(ends)}"
+        return f"{recorded_label(row)}{_price(row)}, {' and '.join(ends)}"
     return (
-        f"{machine_name(row)}{_price(row)}, {format_seconds(hours['p50'])} and "
+        f"{recorded_label(row)}{_price(row)}, {format_seconds(hours['p50'])} and "
         f"{format_usd(usd['p50'])} ({format_usd(usd['p10'])} to {format_usd(usd['p90'])})"
     )
 
@@ -152,15 +152,15 @@ def limits_phrase(limits: Payload) -> str:
 
 def order_doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
     """Ties with the cheapest, and whose range reaches below it; empty where neither is so."""
-    ties = [machine_name(row) for row in rows if row["tie"] and row is not cheapest]
+    ties = [recorded_label(row) for row in rows if row["tie"] and row is not cheapest]
     said = cheapest["cost_usd"]["p50"]  # what is expected to cost less has a sentence of its own
     open_ = [row for row in rows if row["could_be_cheapest"] and row is not cheapest]
     open_ = [row for row in open_ if not row["tie"] and row["cost_usd"]["p50"] >= said]
     text = ""
     if ties:
-        text = f"Equal within 1 % of cost: {machine_name(cheapest)} and {', '.join(ties)}. "
+        text = f"Equal within 1 % of cost: {recorded_label(cheapest)} and {', '.join(ties)}. "
     if open_:
-        names = ", ".join(machine_name(row) for row in open_[:4])
+        names = ", ".join(recorded_label(row) for row in open_[:4])
         more = f" and {len(open_) - 4} more" if len(open_) > 4 else ""  # noqa: PLR2004 - as shown
         text += (
             f"The order is not certain: by their 80 % ranges {names}{more} may be cheaper. "
@@ -229,7 +229,7 @@ def folded_rows(rows: Sequence[Payload], part: Payload) -> list[Payload]:
 def _bill_line(row: Payload) -> tuple[str, ...]:
     hours, usd = row["duration_s"], row["cost_usd"]
     return (
-        machine_name(row),
+        recorded_label(row),
         f"{row['usd_per_hour']:,.2f}",
         format_seconds(hours["p50"]),
         spread_s(hours),
@@ -242,7 +242,7 @@ def _turning_line(row: Payload, part: Payload) -> tuple[str, ...]:
     flip, age = row["flip_usd_per_hour"], row["price_age_days"]
     first, fits = row is part["cheapest"], probability(cast("Row", row))
     return (
-        machine_name(row),
+        recorded_label(row),
         _FITS.get(fits, fits),
         row["bound_by"],
         "" if age is None else f"{age} d",
@@ -295,7 +295,7 @@ def _infeasible_section(items: Sequence[Payload]) -> Section:
         return Section("Does not fit", ())
     lines = tuple(
         (
-            (f"{item['variant']}: " if item["variant"] else "") + machine_name(item),
+            (f"{item['variant']}: " if item["variant"] else "") + recorded_label(item),
             _bytes(item["required_bytes"]),
             _bytes(item["available_bytes"]),
             item["reason"],

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.compare.notes import (
-    machine_name,
     spread,
     spread_s,
     variants_lead,
@@ -108,7 +108,7 @@ def _lead(payload: Payload) -> list[Block]:
 def _took(row: Payload) -> str:
     short = row["short_rows"]
     hours, usd = (range_cell(row, short, what) for what in ("duration_s", "cost_usd"))
-    return f"{machine_name(row)} ({hours}, {usd})"
+    return f"{recorded_label(row)} ({hours}, {usd})"
 
 
 def _machines(payload: Payload, most: int) -> Section:
@@ -131,7 +131,7 @@ def _machines(payload: Payload, most: int) -> Section:
     note = f" {marks_note(shown)}" if marks_note(shown) else ""
     blocks.append(Paragraph(f"{'; '.join(told)}.{note}", "quiet"))
     settings = settings_phrase(winner["config"], winner["device_count"])
-    blocks.append(Paragraph(f"On {machine_name(winner)}: {settings}."))
+    blocks.append(Paragraph(f"On {recorded_label(winner)}: {settings}."))
     return Section("Machines, each with its best settings", tuple(blocks))
 
 
@@ -140,7 +140,7 @@ def _line(row: Payload, payload: Payload) -> tuple[str, ...]:
     if row["fits_probability"] < SURE:
         marks.append(f"fits {chance(row['fits_probability'])}")
     return (
-        machine_name(row),
+        recorded_label(row),
         f"{row['usd_per_hour']:,.2f}",
         format_seconds(row["duration_s"]["p50"]),
         spread_s(row["duration_s"]),
@@ -154,7 +154,7 @@ def _unfit(items: Sequence[Payload]) -> list[Block]:
     """Machines that it does not fit on, in a sentence."""
     if not items:
         return []
-    named = [f"{machine_name(item)} ({_short_of(item)})" for item in items[:UNFIT]]
+    named = [f"{recorded_label(item)} ({_short_of(item)})" for item in items[:UNFIT]]
     more = f" and {len(items) - UNFIT} more" if len(items) > UNFIT else ""
     return [Paragraph(f"Does not fit: {', '.join(named)}{more}.")]
 
