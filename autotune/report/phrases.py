@@ -138,15 +138,21 @@ def compile_phrase(config: Mapping[str, object]) -> str:
     return "torch.compile" if mode == "default" else f"torch.compile {mode}"
 
 
-def config_phrase(config: Mapping[str, object]) -> str:
-    """A whole config in a few words: what moves time and memory most."""
-    words = [split_phrase(config), str(config["precision"])]
+def mode_words(config: Mapping[str, object]) -> list[str]:
+    """The precision, and what of a step is not the plain way."""
+    words = [str(config["precision"])]
     if config["activation_checkpointing"] != "none":
         words.append("gradient checkpointing")
     if config["compile"] != "off":
         words.append(compile_phrase(config))
     if config["attention"] != "sdpa":
         words.append(f"{ATTENTION.get(str(config['attention']), config['attention'])} attention")
+    return words
+
+
+def config_phrase(config: Mapping[str, object]) -> str:
+    """A whole config in a few words: what moves time and memory most."""
+    words = [split_phrase(config), *mode_words(config)]
     if config["sharding"] != "none":
         words.append(SHARDING.get(str(config["sharding"]), str(config["sharding"])))
     words += [f"{name} {knob_text(value)}" for name, value in config.items() if is_extra(name)]

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.probe.device import LocalDevice
     from autotune.search.posterior.stopping import Remaining
+    from autotune.search.study.study import Exploration
 
 ALTERNATIVES = 5
 
@@ -170,8 +171,7 @@ def _planned(
     priced: Priced, options: Options, probing: ProbeOptions, bill: Bill, offer: Offer
 ) -> Recommendation:
     """--dry-run: what would be probed, for how long and how much, beside the model's answer."""
-    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
-    answer = answer_of(priced, options, _nothing(options), chosen, Tracing(priced.bill))
+    answer = _modelled(priced, options, _nothing(options))
     seconds, usd, count = 0.0, 0.0, 0
     for index in proposal_order(bill, options.objective):
         row = bill.estimate(index)
@@ -189,7 +189,13 @@ def _planned(
     return replace(answer, search=search, warnings=(*answer.warnings, note))
 
 
-def _nothing(options: Options):  # type: ignore[no-untyped-def]  # noqa: ANN202 - search's own type
+def _modelled(priced: Priced, options: Options, explored: Exploration) -> Recommendation:
+    """The answer of the bill as it is, before what was measured is put into it."""
+    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
+    return answer_of(priced, options, explored, chosen, Tracing(priced.bill))
+
+
+def _nothing(options: Options) -> Exploration:
     from autotune.search.study.study import Exploration
 
     return Exploration(None, (), (), 0, options.objective, options.sampler, "dry run")
@@ -205,8 +211,7 @@ def _measured_answer(priced: Priced, options: Options, found: Probed) -> Recomme
     """The best that ran, within the limits; the model that the probes taught fills in the rest."""
     rows = list(found.rows)
     best = _within_limits(rows, priced.job.limits)
-    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
-    base = answer_of(priced, options, found.explored, chosen, Tracing(priced.bill))
+    base = _modelled(priced, options, found.explored)
     if best is None:
         return replace(
             base,
@@ -323,8 +328,7 @@ def _transferred_answer(
     priced: Priced, options: Options, found: Probed, note: str
 ) -> Recommendation:
     """The job's own offers under what probes on another device showed of each component."""
-    chosen = selection.best_index(priced.bill, options.objective, priced.job.limits)
-    answer = answer_of(priced, options, found.explored, chosen, Tracing(priced.bill))
+    answer = _modelled(priced, options, found.explored)
     return replace(answer, warnings=(*answer.warnings, note))
 
 

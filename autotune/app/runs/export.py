@@ -74,21 +74,14 @@ def default_exports(job: Job) -> tuple[tuple[str, ...], list[str]]:
     return (DEFAULT_EXPORT,), []
 
 
-def export_default(job: Job, best: Estimated, run_dir: Path) -> tuple[list[Path], list[str]]:
-    """Write the pick where nobody asked for a format; returns the paths and the notes.
-
-    A file that cannot be changed where it stands is replaced by one of ours, and that is said.
-    """
-    return export_pick(job, best, (), run_dir)
-
-
 def export_pick(
     job: Job, best: Estimated, targets: Sequence[str], run_dir: Path
 ) -> tuple[list[Path], list[str]]:
     """Write the pick for each target into the run folder; returns the paths and the notes.
 
     One trainer fills the folder itself; several get a folder each. An orchestrator's file lies
-    beside what the first trainer starts; where no trainer is named, that is the job's own.
+    beside what the first trainer starts. Where no trainer is named, that is the job's own; a file
+    that cannot be changed where it stands is replaced by one of ours, and that is said.
     """
     pick = _Pick(
         job, best.offer, best.config, best.checkpoint_bytes, best.risk, best.duration_s.p90
@@ -206,12 +199,8 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
 
 
 def _offer_of(job: Job, row: Mapping[str, Any]) -> Offer:
-    same = [
-        offer
-        for offer in job.offers
-        if (offer.device.name, offer.count, offer.nodes)
-        == (row["device"], row["device_count"], row.get("nodes", 1))
-    ]
+    wanted = row["device"], row["device_count"], row.get("nodes", 1)
+    same = [o for o in job.offers if (o.device.name, o.count, o.nodes) == wanted]
     paid = (row.get("usd_per_hour"), row.get("spot", False))
     same.sort(key=lambda offer: (offer.usd_per_hour, offer.spot) != paid)  # prices may move
     if same:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.runs import folder as runs
-from autotune.app.runs.export import default_exports, export_default, export_pick, other_formats
+from autotune.app.runs.export import default_exports, export_pick, other_formats
 from autotune.app.runs.user_file import output_folder
 from autotune.catalog.files import write_whole
 from autotune.claims import job_contradictions
@@ -34,10 +34,7 @@ def finish(
     others: tuple[str, ...] = ()
     if answer.best is not None and run_dir is not None:
         job, best = priced.job, answer.best
-        if options.exports:
-            paths, notes = export_pick(job, best, options.exports, run_dir)
-        else:
-            paths, notes = export_default(job, best, run_dir)
+        paths, notes = export_pick(job, best, options.exports, run_dir)
         files = tuple(path.relative_to(run_dir.resolve()).as_posix() for path in paths)
         others = other_formats(job, best, options.exports or default_exports(job)[0])
     search = replace(answer.search, wall_seconds=time.perf_counter() - begun)

@@ -15,14 +15,13 @@ from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.layout.text import sections_text
 from autotune.report.phrases import (
-    ATTENTION,
     KERNELS,
     NO_CHANGE,
     OFFLOAD,
     SHARDING,
-    compile_phrase,
     intervals,
     knob_text,
+    mode_words,
     offer_name,
     price_history,
     price_phrase,
@@ -135,14 +134,8 @@ def settings_phrase(config: Mapping[str, object], count: int) -> str:
     words = [
         f"micro-batch {micro} (per_device_train_batch_size)",
         f"accumulation {accumulation}",
-        str(config["precision"]),
+        *mode_words(config),
     ]
-    if config["activation_checkpointing"] != "none":
-        words.append("gradient checkpointing")
-    if config["compile"] != "off":
-        words.append(compile_phrase(config))
-    if config["attention"] != "sdpa":
-        words.append(f"{ATTENTION.get(str(config['attention']), config['attention'])} attention")
     if count > 1:
         words.append(SHARDING.get(str(config["sharding"]), str(config["sharding"])))
     if config.get("kernels", "none") != "none":
