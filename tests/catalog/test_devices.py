@@ -25,7 +25,7 @@ DEVICES = load_devices()
 
 def test_the_catalogue_holds_every_row_and_the_cpu() -> None:
     assert set(DEVICES) == set(ROWS) | {"cpu"}
-    assert len(ROWS) == 50
+    assert len(ROWS) >= 50
 
 
 @pytest.mark.parametrize("name", ROWS)

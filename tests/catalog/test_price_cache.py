@@ -35,7 +35,7 @@ def refreshed(home: Path, text: str, name: str = "aws.csv") -> Path:
 
 def test_without_a_cache_the_snapshot_is_what_there_is(home: Path) -> None:
     assert refused_prices() == ()
-    assert len(load_prices()) == 223
+    assert len(load_prices()) >= 223
     assert (home / "prices").is_dir()
 
 
