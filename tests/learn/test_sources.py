@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.app.learn import notebook, trainer_output
@@ -275,6 +277,16 @@ def test_what_llama_factory_wrote_is_read_with_its_yaml_and_the_machine_that_is_
     with pytest.raises(Refused, match="GPU is named nowhere"):
         past_run(found)
     assert "hiyouga/LLaMA-Factory" in cells["source_repo"]
+
+
+def test_a_runtime_between_two_figures_is_one_run_in_whatever_width_a_logger_keeps_it() -> None:
+    found = _read(FACTORY)
+    ids = set()
+    for runtime_s in (30.415, float(np.float32(30.415))):
+        results = {**found.results, "train_runtime": runtime_s}
+        ids.add(past_run(replace(found, results=results), named_machine("cpu")).id)
+    assert f"{30.415:.4g}" != f"{float(np.float32(30.415)):.4g}"
+    assert len(ids) == 1
 
 
 @pytest.mark.parametrize("torn", [0.3, 0.7, 0.98])

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autotune.app.learn.found import number
 from autotune.app.learn.what_ran import cells_of, model_of, parallelism_of, without_place
 from autotune.catalog.devices import find_device, identify
@@ -267,9 +269,12 @@ def _notes(found: Found, timed: Timed, notes: tuple[str, ...]) -> str:
 
 
 def _content(found: Found, timed: Timed) -> str:
-    """The run by its figures: two loggers of one training print the same runtime."""
+    """The run by its figures: two loggers of one training print the same runtime.
+
+    TensorBoard keeps it in 32 bits, which moves a tie to the other side.
+    """
     if found.runtime_s:
-        return identity_of("runtime", timed.steps, f"{found.runtime_s:.4g}")
+        return identity_of("runtime", timed.steps, f"{float(np.float32(found.runtime_s)):.4g}")
     return identity_of("slope", found.source, timed.steps, f"{timed.step_s:.4g}", sorted(NOISE))
 
 
