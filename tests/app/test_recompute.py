@@ -197,10 +197,11 @@ def test_a_duration_measured_elsewhere_is_marked_as_carried_over(tmp_path: Path)
     # What was measured there is read with that machine's own disk, so it says the same of it.
     assert there.waterfall is not None
     assert not any("asked again" in step.change for step in there.waterfall.steps)
-    other = again(folder, overrides=Overrides(set_values={"method.base": "nf4"}))
-    assert [o.status for o in other.observations] == ["left out"]
-    assert other.after.best is not None
-    assert other.after.best.basis == "modelled"
+    for key, value in (("method.base", "nf4"), ("method.variant", "dora")):
+        other = again(folder, overrides=Overrides(set_values={key: value}))
+        assert [o.status for o in other.observations] == ["left out"]
+        assert other.after.best is not None
+        assert other.after.best.basis == "modelled"
 
 
 def test_what_probes_measured_of_the_run_is_used_where_it_is_valid(run: Path) -> None:

@@ -39,7 +39,7 @@ _SHORT = {
     "rows": "data.rows",
     "padding": "data.padding",
 }
-_OTHER_TRAINING = ("method.kind", "method.base", "method.variant", "model")
+OTHER_TRAINING = {"model", "method.kind", "method.base", "method.variant"}  # measured apart
 HINT = "variants: [{name: r8, rank: 8}, {method: {kind: qlora}}, {data: {max_length: 512}}]"
 
 
@@ -161,7 +161,7 @@ def _variant(document: Document, changes: Mapping[str, str], listed: set[str]) -
     for key, value in changes.items():
         if key != "name":
             set_key(values, key, value)
-    dropped = any(key in changes for key in _OTHER_TRAINING) and _forget_measured(values)
+    dropped = forget_measured(values, changes)
     name = changes.get("name") or ", ".join(_shown(key, v) for key, v in changes.items())
     if changes.get("name") and listed:
         name = ", ".join([name, *(_shown(key, changes[key]) for key in sorted(listed))])
@@ -209,9 +209,12 @@ def _pin_evidence(values: dict[str, Any], changes: Mapping[str, str]) -> None:
                 item.setdefault("epochs", epochs)
 
 
-def _forget_measured(values: dict[str, Any]) -> bool:
-    """Measurements of another method teach nothing here; today's config stays."""
-    found = _measured(values)
+def forget_measured(values: dict[str, Any], changes: Mapping[str, str]) -> bool:
+    """Leave out what was measured of another model, method or base. True if anything was.
+
+    It teaches nothing of the changed job; today's config stays.
+    """
+    found = _measured(values) if OTHER_TRAINING & changes.keys() else []
     for item in found:
         del item["measured"]
     if found:

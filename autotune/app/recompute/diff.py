@@ -236,7 +236,6 @@ def _memory_why(
     return _why(knobs, of_job=of_job)
 
 
-OTHER_TRAINING = {"model", "method.kind", "method.base"}
 # Knobs that a measurement speaks of; closed forms decide no step.
 _IGNORED = {"checkpoint_every_steps", "save_total_limit"}
 
@@ -256,17 +255,6 @@ def add_measured(spec: dict[str, Any], best: Mapping[str, Any], run: str) -> Non
     }
     evidence = spec.get("evidence")
     spec["evidence"] = [*(evidence if isinstance(evidence, list) else []), entry]
-
-
-def forget_measured(spec: dict[str, Any], changed: Mapping[str, str]) -> bool:
-    """Leave out what was measured of another model, method or base. True if anything was."""
-    if not OTHER_TRAINING & set(changed):
-        return False
-    evidence = spec.get("evidence")
-    entries = evidence if isinstance(evidence, list) else []
-    found = [item for item in entries if isinstance(item, dict) and item.pop("measured", None)]
-    spec["evidence"] = [item for item in entries if isinstance(item, dict) and item.get("today")]
-    return bool(found)
 
 
 def carried_observations(old: Job, new: Job) -> tuple[CarriedObservation, ...]:

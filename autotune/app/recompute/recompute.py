@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import Overrides, jobs_of_spec
 from autotune.app.job.trainer_file import refuse_flags, started_from, started_from_line
+from autotune.app.job.variants import forget_measured
 from autotune.app.recompute.diff import (
     add_measured,
     carried_observations,
     differences_of,
-    forget_measured,
     limits_changed,
     recommends_another,
 )
