@@ -52,7 +52,7 @@ SHOWN = {
     "file": ("---",),
     "claim": ("What does not add up", "Where the time goes"),
     "sizes": ("rows ", "Machines", "With the number of rows", "What does not add up"),
-    "campaign": ("What the campaign file says", "Machines", "Phases"),
+    "campaign": ("What does not add up", "Machines", "Phases"),
     "machines": ("Machines", "  machine", "Several devices", "What does not add up"),
     "variants": ("Each variant", "The bill", "Memory by component", "What does not add up"),
 }

@@ -110,7 +110,7 @@ def _source(payload: Payload) -> str:
 
 def contradictions_of_plan(payload: Payload) -> Section:
     """What the file says and what does not hold."""
-    return _bullets("What the campaign file says and what does not hold", payload["contradictions"])
+    return _bullets("What does not add up in the campaign file", payload["contradictions"])
 
 
 def _beside(payload: Payload) -> bool:
