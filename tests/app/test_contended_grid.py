@@ -13,7 +13,7 @@ from bench.contended import CLOSE, LOADS, answer
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEEDS = 4
+SEEDS = 2  # of each; `python -m bench.contended` tries twenty
 LONG = 5000  # steps: the job's own bill is mostly loading, which hides what steps take
 
 

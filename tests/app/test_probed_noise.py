@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from autotune.app.probing.figures import ProbeProgress
 from autotune.app.probing.study import probe_candidates
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
+from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
 from autotune.probe.worker.contract import Phase
@@ -91,15 +93,34 @@ def hidden(config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
     return (4.0, []) if unlucky else (1.0, [])
 
 
-def found_by(job: Job, noise: Any, folder: Path, **changes: Any) -> Any:
+def found_by(bill: Bill, noise: Any, folder: Path, **changes: Any) -> Any:
     told: list[str] = []
     options = options_of(Noisy(folder, noise), **changes)
-    run = folder
     found = probe_candidates(
-        job, bill_of(job), devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
-        run_dir=run, storage=None, job_key="job", resume=False, announce=told.append,
+        bill.job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
+        run_dir=folder, storage=None, job_key="job", resume=False, announce=told.append,
     )  # fmt: skip
     return found, told
+
+
+@dataclass(frozen=True)
+class Made:
+    """A search that several tests read: what it found, what it told and its folder."""
+
+    found: Any
+    told: list[str]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def made(bill: Bill, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Made]:
+    @cache
+    def once(noise: Any, **changes: Any) -> Made:
+        folder = tmp_path_factory.mktemp("made")
+        found, told = found_by(bill, noise, folder, **changes)
+        return Made(found, told, folder)
+
+    return once
 
 
 def best_of(bill: Bill) -> float:
@@ -111,9 +132,9 @@ def quiet_of(bill: Bill, index: int) -> float:
 
 
 def test_a_disturbed_probe_is_made_again_and_the_calm_one_is_the_figure(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    found, told = found_by(job, first_busy, tmp_path, probes=4)
+    found, told = found_by(bill, first_busy, tmp_path, probes=4)
     pick = found.rows[0]
     assert found.explored.pick == pick.index
     assert not pick.record.disturbed
@@ -123,14 +144,14 @@ def test_a_disturbed_probe_is_made_again_and_the_calm_one_is_the_figure(
     assert any(f"disturbed: {BUSY}" in line for line in told)
 
 
-def test_what_was_disturbed_reaches_no_later_search(job: Job, tmp_path: Path) -> None:
-    found, _ = found_by(job, always_busy, tmp_path / "run", probes=4, reuse=True)
+def test_what_was_disturbed_reaches_no_later_search(bill: Bill, tmp_path: Path) -> None:
+    found, _ = found_by(bill, always_busy, tmp_path / "run", probes=4, reuse=True)
     assert all(record.disturbed for record in found.records)
     assert read_records(home_dir() / PROBES_FILE) == []
     kept = [json.loads(p.read_text()) for p in (home_dir() / "residuals").glob("*.json")]
     timed = [o for content in kept for o in content["observed"] if o["part"] != "memory"]
     assert timed == []
-    later, _ = found_by(job, calm, tmp_path / "later", probes=4, reuse=True)
+    later, _ = found_by(bill, calm, tmp_path / "later", probes=4, reuse=True)
     assert not any(record.reused for record in later.records)
     assert later.rows[0].row.step_time_s < found.rows[0].row.step_time_s
 
@@ -160,9 +181,9 @@ def test_a_machine_that_is_never_calm_gets_a_guess_that_says_so(job: Job, tmp_pa
 
 @pytest.mark.parametrize("noise", [first_busy, hidden, always_busy])
 def test_the_interval_contains_what_was_seen_of_the_step(
-    job: Job, tmp_path: Path, noise: Any
+    made: Callable[..., Made], noise: Any
 ) -> None:
-    found, _ = found_by(job, noise, tmp_path)
+    found = made(noise).found
     for row in found.rows:
         runs = [r for r in found.records if r.key == row.record.key and r.ok]
         seen = [r for r in runs if not r.disturbed] or runs
@@ -194,7 +215,7 @@ def test_repeats_of_a_configuration_are_compared_and_said(
 
 
 def test_runs_that_nothing_betrays_are_found_out_by_running_again(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
     """Whichever third is slow; a search that never met a slow run has nothing to find out."""
     met = 0
@@ -203,7 +224,7 @@ def test_runs_that_nothing_betrays_are_found_out_by_running_again(
         def unlucky(config: dict[str, Any], nth: int, turn: int = turn) -> tuple[float, list[str]]:
             return hidden({**config, "micro_batch_size": config["micro_batch_size"] + turn}, nth)
 
-        found, _ = found_by(job, unlucky, tmp_path / str(turn))
+        found, _ = found_by(bill, unlucky, tmp_path / str(turn))
         pick = found.explored.pick
         assert pick is not None
         slow = any(r.result["step"]["window"]["slowdown"] > 1 for r in found.records if r.ok)
@@ -215,11 +236,9 @@ def test_runs_that_nothing_betrays_are_found_out_by_running_again(
 
 
 @pytest.mark.parametrize("noise", [calm, first_busy, hidden])
-def test_the_best_so_far_is_what_the_answer_says(job: Job, tmp_path: Path, noise: Any) -> None:
+def test_the_best_so_far_is_what_the_answer_says(made: Callable[..., Made], noise: Any) -> None:
     """The last line's best, and the pick: one per cent apart at most, where a plainer one ties."""
-    found, told = found_by(job, noise, tmp_path)
-    from autotune.domain.units import format_seconds
-
+    found, told = made(noise).found, made(noise).told
     pick = found.rows[0]
     others = [row.row.duration_s.p50 for row in found.rows if not row.record.disturbed]
     assert pick.row.duration_s.p50 <= 1.01 * min(others)
@@ -229,9 +248,9 @@ def test_the_best_so_far_is_what_the_answer_says(job: Job, tmp_path: Path, noise
 
 @pytest.mark.parametrize("noise", [calm, first_busy, hidden, always_busy])
 def test_the_counter_never_passes_what_was_allowed_and_repeats_are_said_as_such(
-    job: Job, tmp_path: Path, noise: Any
+    made: Callable[..., Made], noise: Any
 ) -> None:
-    found, told = found_by(job, noise, tmp_path, probes=5)
+    found, told = made(noise, probes=5).found, made(noise, probes=5).told
     numbers = [re.match(r"probe (\d+) of 5(, run (\d+))? \|", line) for line in told]
     assert all(numbers)
     counted = [int(match[1]) for match in numbers if match]
@@ -242,13 +261,13 @@ def test_the_counter_never_passes_what_was_allowed_and_repeats_are_said_as_such(
     assert len({r.key for r in found.records}) <= 5
 
 
-def test_the_pick_and_a_rival_that_is_close_take_turns(job: Job, tmp_path: Path) -> None:
+def test_the_pick_and_a_rival_that_is_close_take_turns(bill: Bill, tmp_path: Path) -> None:
     """Every measurement differs by up to eight per cent: one run each cannot tell."""
 
     def uneven(config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
         return 1.0 + ((config["micro_batch_size"] * 5 + nth * 3) % 7) / 80.0, []
 
-    found, _ = found_by(job, uneven, tmp_path)
+    found, _ = found_by(bill, uneven, tmp_path)
     again = [r.key for r in found.records if r.role == "confirm"]
     assert len(set(again)) >= 2
     counts = [sum(k == key for k in again[:n]) for n in range(1, len(again) + 1) for key in
@@ -258,24 +277,22 @@ def test_the_pick_and_a_rival_that_is_close_take_turns(job: Job, tmp_path: Path)
 
 
 @pytest.mark.parametrize("noise", [first_busy, hidden, always_busy])
-@pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_probe_among_noise_it_goes_on_with_the_same_probes(
-    job: Job, bill: Bill, tmp_path: Path, noise: Any, when: str
+    job: Job, bill: Bill, tmp_path: Path, noise: Any, made: Callable[..., Made]
 ) -> None:
-    limits = {"probes": 5}
-    search(job, bill, Noisy(tmp_path / "straight", noise), tmp_path / "straight", **limits)
-    straight = sequence(tmp_path / "straight")
+    """By turns before a probe and after it, when nothing of it is kept yet."""
+    straight = sequence(made(noise, probes=5).folder)
     assert len(straight) > 5
+    folder, kills = tmp_path / "pieces", 0
 
     def dies(number: int, moment: str) -> None:
-        if moment == when and number >= 1:
+        if moment == ("before", "after")[kills % 2] and number >= 1:
             raise Killed
 
-    folder, kills = tmp_path / "pieces", 0
     while kills <= 2 * len(straight):
         try:
             machine = Noisy(folder, noise, dies=dies)
-            search(job, bill, machine, folder, resume=kills > 0, **limits)
+            search(job, bill, machine, folder, resume=kills > 0, probes=5)
             break
         except Killed:
             kills += 1

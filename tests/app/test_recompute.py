@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,13 +40,22 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of case E on the T4 alone and of the H100 job, which nobody writes into."""
+    top = tmp_path_factory.mktemp("finished")
+    gemma, h100 = load_job(GEMMA, gpus=("t4",)), load_job(H100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_HOME", str(top / "home"))
+        tune(gemma, Options(fidelity="formula", trials=5, run_dir=top / "gemma"))
+        tune(h100, Options(fidelity="formula", trials=3, run_dir=top / "h100"))
+    return top
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A finished run of case E on the T4 alone."""
-    folder = tmp_path / "runs" / "gemma"
-    job = load_job(GEMMA, gpus=("t4",))
-    tune(job, Options(fidelity="formula", trials=5, run_dir=folder))
-    return folder
+def run(finished: Path, tmp_path: Path) -> Path:
+    """The run of case E, of this test alone."""
+    return Path(shutil.copytree(finished / "gemma", tmp_path / "runs" / "gemma"))
 
 
 def again(run: Path | None, **options: Any) -> Recomputed:
@@ -123,11 +133,11 @@ def test_prices_change_dollars_and_no_recommendation(run: Path) -> None:
 
 
 def test_a_limit_that_another_price_meets_is_told_and_is_no_other_recommendation(
-    tmp_path: Path,
+    finished: Path,
 ) -> None:
-    folder = tmp_path / "runs" / "h100"
-    answer = tune(load_job(H100), Options(fidelity="formula", trials=3, run_dir=folder))
-    assert [miss.limit for miss in answer.misses] == ["deadline", "budget"]
+    folder = finished / "h100"
+    answer = json.loads((folder / runs.ANSWER_FILE).read_text())
+    assert [miss["limit"] for miss in answer["misses"]] == ["deadline", "budget"]
     found = recompute(
         folder, RecomputeOptions(overrides=Overrides(price="1 USD/h"), fidelity="formula")
     )
@@ -187,9 +197,8 @@ def test_a_changed_recommendation_can_fail_the_build(run: Path) -> None:
     assert exit_status(found, fail_on_change=False) in {0, 4}
 
 
-def test_a_duration_measured_elsewhere_is_marked_as_carried_over(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "h100"
-    tune(load_job(H100), Options(fidelity="formula", trials=3, run_dir=folder))
+def test_a_duration_measured_elsewhere_is_marked_as_carried_over(finished: Path) -> None:
+    folder = finished / "h100"
     here, there = again(folder), again(folder, overrides=TO_A100)
     assert [o.status for o in here.observations] == ["valid"]
     assert [o.status for o in there.observations] == ["carried over"]

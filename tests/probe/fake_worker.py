@@ -18,10 +18,11 @@ from typing import Any
 
 
 def good(request: dict[str, Any]) -> dict[str, Any]:
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     return {
         "schema_version": 1, "key": request["key"], "status": "ok", "stage": "done",
-        "versions": {}, "device": {"kind": "cpu", "name": "cpu"}, "warnings": [],
-        "seconds": {"total": 1.0},
+        "versions": {}, "warnings": [], "seconds": {"total": 1.0},
+        "device": {"kind": "cpu", "name": "cpu", "threads": threads},
         "step": {"step_s": 0.5, "micro_s": 0.4, "optimizer_s": 0.05, "data_s": 0.02, "steps": 26,
                  "accumulation": request["gradient_accumulation_steps"], "tokens": 512.0,
                  "relative_error": 0.01, "retries": 0},

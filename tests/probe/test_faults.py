@@ -171,18 +171,3 @@ def test_a_disk_that_fills_while_saving_costs_the_save_and_nothing_else(
     assert str(error) in found["error"]
     assert "save_s" not in found
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_the_real_worker_without_the_gpu_it_was_asked_for_says_so(
-    tmp_path: Path, request_body: dict[str, Any]
-) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    record = Runner(Place(cpu(), tmp_path / "probing", 900.0)).run(
-        {**request_body, "device": "cuda"}, {}
-    )
-    assert (record.status, record.attempts) == ("unsupported", 1)
-    assert "no CUDA device" in record.message

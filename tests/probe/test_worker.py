@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from builders import BRIEF
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner
+from autotune.probe.worker import __main__ as worker
 from autotune.probe.worker.contract import RESULT_FILE
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ ROOT = Path(__file__).parents[2]
 QUICK = Effort(**BRIEF, most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader=False)
 
 
-def probe(tmp_path: Path, request: dict[str, Any], config: Config) -> ProbeRecord:
+def probe(tmp_path: Path, request: dict[str, Any], config: Config, **place: Any) -> ProbeRecord:
     request = {**request, "key": key_of(request)}
-    return Runner(Place(cpu(), tmp_path / "probing", 900.0)).run(request, config.as_dict())
+    return Runner(Place(cpu(), tmp_path / "probing", 900.0, **place)).run(request, config.as_dict())
 
 
 @pytest.fixture
@@ -41,14 +43,26 @@ def body(job: Job, offer: Offer, config: Config) -> dict[str, Any]:
     return request_for(job, offer, config, effort=QUICK)
 
 
-def test_a_probe_measures_steps_memory_evaluation_checkpoint_and_loader(
+ALONE = """import runpy, sys
+sys.modules["autotune"] = None
+runpy.run_module("probe_worker", run_name="__main__")
+"""
+
+
+def test_as_a_folder_of_its_own_it_measures_steps_memory_evaluation_checkpoint_and_loader(
     tmp_path: Path, job: Job, offer: Offer, config: Config
 ) -> None:
+    """Without the rest of the package, in an environment of its own."""
+    script = tmp_path / "alone" / "worker.py"
+    shutil.copytree(ROOT / "autotune" / "probe" / "worker", script.with_name("probe_worker"))
+    script.write_text(ALONE)
     effort = Effort(**BRIEF, most=12, measured=6, least=2, seconds=3.0, patience_s=6.0)
     request = request_for(job, offer, config.with_knobs(num_dataloader_workers=1), effort=effort)
-    record = probe(tmp_path, request, config)
+    levels = {"environment": {"OMP_NUM_THREADS": "2"}, "arguments": {"dataloader_in_order": False}}
+    record = probe(tmp_path, request | levels, config, worker=(str(script),))
     assert record.status == "ok", record.message
     found = record.result
+    assert found["device"]["threads"] == 2
     assert found["step"]["step_s"] > found["step"]["micro_s"] > 0
     assert (
         found["step"]["step_s"] == pytest.approx(found["step"]["block_s"], rel=0.5)
@@ -104,23 +118,19 @@ def test_a_row_that_nobody_can_read_is_named_by_its_line(
         _read(path)
 
 
-def test_two_processes_share_a_step_and_the_slowest_counts(
-    tmp_path: Path, body: dict[str, Any], config: Config
+@pytest.mark.parametrize(("rank", "name"), [("0", "result.json"), ("1", "result.rank1.json")])
+def test_an_error_of_a_rank_is_written_beside_the_others_and_ends_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, name: str
 ) -> None:
-    body |= {"sharding": "ddp", "count": 2, "evaluation": None, "gradient_accumulation_steps": 1}
-    record = probe(tmp_path, body, config)
-    assert record.status == "ok", record.message
-    assert record.result["step"]["step_s"] > 0
-    assert record.result["step"]["world"] == 2
-    assert record.result["parameters"]["local_bytes"] == record.result["parameters"]["bytes"]
-
-
-def test_an_error_of_one_rank_ends_all_and_is_what_is_told(
-    tmp_path: Path, body: dict[str, Any], config: Config
-) -> None:
-    body |= {"sharding": "ddp", "count": 2, "attention": "flash_attention_2"}
-    record = probe(tmp_path, body, config)
-    assert record.status == "unsupported", record.message
+    """What the parent then makes of it is tests/probe/test_several_ranks.py."""
+    monkeypatch.setenv("RANK", rank)
+    failed = {"status": "unsupported", "message": "ImportError: flash_attn"}
+    monkeypatch.setattr(worker, "answer", lambda *_: failed)
+    (tmp_path / "request.json").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        worker.answer_file(tmp_path / "request.json", tmp_path / "result.json", 0.0)
+    assert ended.value.code == 1
+    assert json.loads((tmp_path / name).read_text()) == failed
 
 
 def test_one_process_serves_request_after_request_and_names_what_broke(
@@ -134,6 +144,7 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
         {**quick, "attention": "flash_attention_2"},
         {**quick, "dataset": {"path": str(rows), "tokenizer": "bytes"}},
         {**quick, "sharding": "zero3"},
+        {**quick, "device": "cuda"},
         {**quick, "micro_batch_size": 2},
     )
     lines = ""
@@ -146,32 +157,15 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
     done = subprocess.run(
         [sys.executable, "-m", "autotune.probe.worker", "--serve"],
         input=lines, text=True, capture_output=True, timeout=900, cwd=ROOT, check=False,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [json.loads((tmp_path / f"probe{n}" / RESULT_FILE).read_text()) for n in range(5)]
-    named = ["ok", "unsupported", "bad_data", "unsupported", "ok"]
+    found = [json.loads((tmp_path / f"probe{n}" / RESULT_FILE).read_text()) for n in range(6)]
+    named = ["ok", "unsupported", "bad_data", "unsupported", "unsupported", "ok"]
     assert [result["status"] for result in found] == named
     assert "line 7" in found[2]["message"]
     assert "sharding zero3 needs deepspeed" in found[3]["message"]
-
-
-def test_the_worker_runs_as_a_folder_of_its_own(tmp_path: Path, body: dict[str, Any]) -> None:
-    shutil.copytree(ROOT / "autotune" / "probe" / "worker", tmp_path / "probe_worker")
-    quick = {**body, "evaluation": None, "checkpoint_max_bytes": 0}
-    request = tmp_path / "request.json"
-    request.write_text(json.dumps({**quick, "key": key_of(quick)}))
-    code = (
-        "import runpy, sys\n"
-        "sys.modules['autotune'] = None\n"
-        f"sys.argv = ['worker', {str(request)!r}, {str(tmp_path / 'result.json')!r}]\n"
-        "runpy.run_module('probe_worker', run_name='__main__')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=900,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads((tmp_path / "result.json").read_text())["status"] == "ok"
+    assert "no CUDA device" in found[4]["message"]
 
 
 def test_the_arguments_are_those_that_are_exported(
