@@ -64,6 +64,16 @@ def _home_and_runs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the installed code holds in memory is traced once a run, whatever home a test has."""
+    own = tmp_path_factory.getbasetemp()
+    kept = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "traced"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.trace.client.home_dir", lambda: kept)
+        yield
+
+
 @pytest.fixture(scope="session")
 def build() -> Any:
     """tests/builders.py, as one fixture."""

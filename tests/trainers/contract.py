@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from exportcases import FULL, LORA, config, evaluation, job, offer, values_of, w
 from fuzzing import damaged_mappings
 from hypothesis import HealthCheck, given, settings
 from ownfiles import FILES, FOLDER
+from ruamel.yaml import YAML
 
 from autotune.app.runs.export import export
 from autotune.domain.config import KNOBS, Config
@@ -68,14 +70,7 @@ class Source:
 
     def values(self, text: str | None = None) -> dict[str, Any]:
         """The mapping that it is, or that a changed text is."""
-        found = self.text if text is None else text
-        if self.syntax == "python":
-            return parse_script(found, self.name).values
-        if self.syntax == "shell":
-            return parse_shell(found, self.name).values
-        if self.syntax == "args":
-            return parse_command(found).values
-        return mapping(found)
+        return deepcopy(parsed(self.syntax, self.name, self.text if text is None else text))
 
     def read(self, text: str | None = None) -> Parsed:
         """What it means."""
@@ -99,9 +94,15 @@ class Source:
         return Config(**{**knobs, **changes})
 
 
-def mapping(text: str) -> dict[str, Any]:
-    from ruamel.yaml import YAML
-
+@lru_cache(4096)
+def parsed(syntax: str, name: str, text: str) -> dict[str, Any]:
+    """The mapping that a text is: most tests ask for that of the same few files."""
+    if syntax == "python":
+        return parse_script(text, name).values
+    if syntax == "shell":
+        return parse_shell(text, name).values
+    if syntax == "args":
+        return parse_command(text).values
     found: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
     return found
 
