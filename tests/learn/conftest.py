@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ SHAPE = {
     "num_key_value_heads": 4, "vocab_size": 256, "max_position_embeddings": 64,
 }  # fmt: skip
 SCRIPT = Path(__file__).parent / "train_tiny.py"
+LOGGERS = ("wandb", "tensorboard", "mlflow")
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +31,29 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what a Trainer left that really trained: its output, and what it printed."""
+    """A folder with what a Trainer left that really trained: its output, and what it printed.
+
+    Every logger that is installed followed it. It runs once, whichever workers read it.
+    """
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
+    from shippedfits import once_a_run
+
     folder = tmp_path_factory.mktemp("trained")
+    kept: Path = once_a_run(tmp_path_factory.getbasetemp(), "trained", lambda: _train(folder))
+    return kept
+
+
+def _train(folder: Path) -> Path:
+    own = {
+        "WANDB_MODE": "offline", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1",
+        "MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true",
+        "TENSORBOARD_LOGGING_DIR": str(folder / "tensorboard"),
+    }  # fmt: skip
+    loggers = [name for name in LOGGERS if find_spec(name)]
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(SHAPE)], cwd=folder, check=False,
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, str(SCRIPT), json.dumps(SHAPE), ",".join(loggers) or "none"], cwd=folder,
+        check=False, capture_output=True, text=True, env={**os.environ, **own},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (folder / "output.log").write_text(done.stderr + done.stdout)

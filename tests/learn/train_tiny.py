@@ -29,7 +29,7 @@ def main() -> None:
     """Train, and save what a script usually saves."""
     torch.manual_seed(0)
     shape = json.loads(sys.argv[1])
-    loggers = sys.argv[2].split(",") if len(sys.argv) > 2 else "none"
+    loggers = sys.argv[2].split(",")
     model = LlamaForCausalLM(LlamaConfig(**shape))
     arguments = TrainingArguments(
         "out", per_device_train_batch_size=4, gradient_accumulation_steps=2, num_train_epochs=3,
