@@ -69,13 +69,18 @@ RESERVED_INDEX = {kind: float(i) for i, kind in enumerate(RESERVED_KINDS)}
 LEAST_LOG_SD = 1e-6  # keeps a certain verdict finite
 
 
-def price_memory(job: Job, columns: Columns, model: MemoryConstants | None = None) -> Outputs:
+def price_memory(
+    job: Job,
+    columns: Columns,
+    model: MemoryConstants | None = None,
+    peak: DevicePeak | None = None,
+) -> Outputs:
     """[bytes] on one device at the instant of peak, by part, and whether it fits. Shapes [rows].
 
-    model: other constants than the shipped ones.
+    model: other constants than the shipped ones. peak: where it is known under these offsets.
     """
     model = model or memory_constants()
-    peak = DevicePeak.of(job, columns, model)
+    peak = peak or DevicePeak.of(job, columns, model)
     parts = dict(peak.parts)
     allocated: FloatArray = np.sum(list(parts.values()), axis=0)
     moving = allocated - parts["weights"] - parts["adapters"] - parts["optimizer"]

@@ -115,8 +115,9 @@ def by_job(cases: Sequence[MeasuredCase], component: Component) -> Iterable[tupl
 
 
 def _features(job: Job, columns: Columns) -> Outputs:
-    found = memory.price_memory(job, columns, _neutral(job))
-    cache = memory.DevicePeak.of(job, columns, _neutral(job)).cache
+    model = _neutral(job)
+    peak = memory.DevicePeak.of(job, columns, model)
+    found, cache = memory.price_memory(job, columns, model, peak), peak.cache
     resident = found["weights"] + found["adapters"] + found["optimizer"]
     return {
         "allocated": found["allocated"],
@@ -371,7 +372,8 @@ def log_cdf(z: FloatArray) -> FloatArray:
 
     near = np.log(np.minimum(normal_cdf(np.maximum(z, FAR)), 1.0 - 1e-12))
     far = np.minimum(z, FAR)
-    series = 1.0 - far**-2 + 3.0 * far**-4 - 15.0 * far**-6
+    inverse = 1.0 / far**2
+    series = 1.0 - inverse * (1.0 - inverse * (3.0 - 15.0 * inverse))
     tail = -(far**2) / 2.0 - np.log(-far * math.sqrt(2.0 * math.pi)) + np.log(series)
     return np.where(z < FAR, tail, near)
 

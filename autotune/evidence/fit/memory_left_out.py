@@ -12,7 +12,6 @@ groups of source, model and device counts as one run.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,13 +86,14 @@ def refit_memory(
         fits[group] = fit_memory(rows.take(kept))
     members = {g: [c for c, own in zip(cases, of_case, strict=True) if own == g] for g in groups}
     first: Predicted = {}
+    peaks: dict[tuple[Unit, int], memory.DevicePeak] = {}  # the spreads change none of them
     for group, own in members.items():
-        first.update(_price(own, fits[group].constants))
+        first.update(_price(own, fits[group].constants, group, peaks))
     spreads = _LeftOutSpreads.of(rows.cases, first, unit)
     left_out: Predicted = {}
     for group, own in members.items():
         sized = with_spreads(fits[group], spreads.own_model(group), spreads.cached(group))
-        left_out.update(_price(own, sized.constants))
+        left_out.update(_price(own, sized.constants, group, peaks))
     said = fit_claims(rows.cases, left_out, unit)
     for group, own in members.items():
         _bound(own, left_out, said.without(group))
@@ -114,8 +114,16 @@ def _bound(cases: Sequence[MeasuredCase], predicted: Predicted, claims: dict[str
         own["fits_probability"] = min(own["fits_probability"], most)
 
 
-def _price(cases: Sequence[MeasuredCase], model: MemoryConstants) -> Predicted:
-    component = Component("memory", memory.READS, partial(_outputs, model=model))
+def _price(
+    cases: Sequence[MeasuredCase], model: MemoryConstants, group: Unit,
+    peaks: dict[tuple[Unit, int], memory.DevicePeak],
+) -> Predicted:  # fmt: skip
+    def outputs(job: Job, columns: Columns) -> Outputs:
+        peak = peaks.get((group, id(job))) or memory.DevicePeak.of(job, columns, model)
+        peaks[group, id(job)] = peak
+        return _outputs(job, columns, model, peak)
+
+    component = Component("memory", memory.READS, outputs)
     found: Predicted = {}
     for at, table in by_job(cases, component):
         values = {name: table.gather(name) for name in (*OUTPUTS, *_EXTRA)}
@@ -129,8 +137,10 @@ _EXTRA = (
 )  # fmt: skip
 
 
-def _outputs(job: Job, columns: Columns, *, model: MemoryConstants) -> Outputs:
-    found = memory.price_memory(job, columns, model)
+def _outputs(
+    job: Job, columns: Columns, model: MemoryConstants, peak: memory.DevicePeak
+) -> Outputs:
+    found = memory.price_memory(job, columns, model, peak)
     offset = model.offset(job.software, job.model.family)
     return {
         **found,
