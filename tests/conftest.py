@@ -125,17 +125,14 @@ def case_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def brief_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probes that are asked for on a command line look at a few steps and wait for nobody."""
+def fake_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes of a command line are processes that report round figures; real ones: tests/walk."""
     from functools import partial
 
-    from builders import BRIEF
-
     from autotune.app.probing import plan
-    from autotune.probe.request import Effort
 
-    effort = Effort(**BRIEF, most=12, measured=4, least=2, seconds=2.0, patience_s=4.0)
-    monkeypatch.setattr(plan, "ProbeOptions", partial(plan.ProbeOptions, effort=effort))
+    worker = (str(Path(__file__).parent / "probe" / "fake_worker.py"), "good")
+    monkeypatch.setattr(plan, "ProbeOptions", partial(plan.ProbeOptions, worker=worker))
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 FEW = ("--set", "precision=fp32", "--set", "compile=off", "--set", "attention=sdpa")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("brief_probes")
+@pytest.mark.usefixtures("fake_probes")
 def test_probes_run_in_a_relative_folder(here: Path, typed: Typed) -> None:
     """In the folder that nobody named they run in the walk (tests/walk)."""
     for module in ("torch", "transformers", "peft"):

@@ -275,6 +275,8 @@ def test_tune_on_two_machines_that_meet_on_loopback_answers_with_what_both_ran(
     ran = [record["result"] for record in records if record["status"] == "ok"]
     assert ran, said[-3000:]
     assert all(found["step"]["world"] == 2 for found in ran)
+    sizes = [found["parameters"] for found in ran]
+    assert all(size["local_bytes"] == size["bytes"] for size in sizes), "each has all of them"
     assert all(len(found["memory"]["driver_bytes_of_ranks"]) == 2 for found in ran)
     best = json.loads((run / "recommendation.json").read_text())["best"]
     assert (best["basis"], best["nodes"], best["device_count"]) == ("measured", 2, 2)

@@ -213,9 +213,8 @@ def test_probing_another_device_calibrates_the_jobs_own(tuned: Tune) -> None:
     assert answer.best.offer.device.name.startswith("t4")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("brief_probes")
-def test_the_tiny_job_is_tuned_by_real_probes(
+@pytest.mark.usefixtures("fake_probes")
+def test_the_command_answers_with_what_ran(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from autotune.cli.application import run
@@ -239,13 +238,6 @@ def test_the_tiny_job_is_tuned_by_real_probes(
     assert answer["best"]["duration_s"]["p50"] > 0
     assert answer["search"]["probes"] == len({record.key for record in records}) == 2
     assert answer["search"]["probe_runs"] == len(records)
-    noise = answer["search"]["noise"]
-    assert noise["windows"] >= len([record for record in records if record.ok])
-    marked = [record for record in records if record.disturbed]
-    assert noise["disturbed_probes"] == len(marked)
-    assert noise["contaminated_windows"] >= len(marked)
-    shared = read_records(home_dir() / PROBES_FILE)
-    assert not {record.when for record in shared if record.disturbed}
     assert (tmp_path / "run" / "train.py").exists()
 
 

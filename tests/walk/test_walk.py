@@ -15,7 +15,7 @@ TRAINS = ("smoke", "learn", "train", "callback", "export", "busy", "probe")
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """One user, whose folder and home the legs share."""
-    return Walk(tmp_path_factory.mktemp("walk"))
+    return Walk(tmp_path_factory.mktemp("walk"), probes=1)
 
 
 @pytest.mark.parametrize("leg", LEGS)
