@@ -72,7 +72,7 @@ def mutations(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(values=mutations(), sets=st.dictionaries(st.sampled_from(
     ["data.max_length", "train.steps", "method.kind", "precision", "data.lengths.p50", "x"]
@@ -91,7 +91,7 @@ def test_no_mutation_of_a_job_file_raises_anything_but_an_input_error(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     content=st.one_of(

@@ -317,7 +317,7 @@ BASES: list[dict[str, object]] = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(base=st.sampled_from(BASES), more=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5))
 def test_a_fuzzed_file_is_a_job_or_an_input_error(
     tmp_path_factory: pytest.TempPathFactory, base: dict[str, object], more: dict[str, object]
@@ -336,7 +336,7 @@ def test_a_fuzzed_file_is_a_job_or_an_input_error(
         return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=200) | st.lists(
     st.sampled_from(["--bf16", "--optim", "--save_steps", "=", "'", '"', "\\", "\n", "{", "4",
                      "x.py", "--per_device_train_batch_size", " ", "--no_bf16",

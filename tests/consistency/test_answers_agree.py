@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 DRAWN = settings(
-    max_examples=25, deadline=None,
+    max_examples=15, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
                            HealthCheck.filter_too_much],
 )  # fmt: skip

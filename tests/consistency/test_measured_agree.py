@@ -72,7 +72,7 @@ def measured(
 
 
 @settings(
-    max_examples=12, deadline=None,
+    max_examples=8, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(

@@ -13,6 +13,7 @@ from bench.fuzz.readers import READERS
 from bench.fuzz.tried import try_reader
 
 SAMPLE = counts(list(READERS), 2000)
+BOTH = {"jobs", "logs", "run folders", "command lines"}  # where some damage does no harm
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -21,13 +22,9 @@ def test_no_damaged_input_ends_in_a_traceback_or_hangs(name: str) -> None:
     assert found.inputs == SAMPLE[name]
     assert found.tracebacks == []
     assert found.hangs == []
-
-
-@pytest.mark.parametrize("name", ["jobs", "logs", "run folders", "command lines"])
-def test_some_damaged_inputs_are_read_and_some_refused(name: str) -> None:
-    found = try_reader(READERS[name](), seed=1, numbers=range(40))
-    assert found.read
-    assert found.refused
+    if name in BOTH:
+        assert found.read
+        assert found.refused
 
 
 def test_an_input_is_drawn_the_same_wherever_it_is_drawn(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def brute_force(job: Any, space: SearchSpace) -> set[tuple[int, str]]:
     return valid
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_candidates_are_exactly_the_settings_that_pass_the_rules(build: Any, data: Any) -> None:
     def some(name: str, values: list[Any]) -> tuple[Any, ...]:
