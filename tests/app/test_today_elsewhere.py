@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,12 @@ def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def answered(job: Job) -> Recommendation:
     return tune(job, Options(dry_run=True, fidelity="formula", trials=1))
+
+
+@cache
+def plain_answer() -> Recommendation:
+    """The H100 job as its file has it, which every drawn batch is compared with."""
+    return answered(load_job(H100))
 
 
 def adds_up(answer: Recommendation) -> None:
@@ -115,7 +122,7 @@ def test_another_global_batch_is_a_step_that_is_yours(batch: int, there: bool) -
     assert step.change == "train.global_batch_size"
     assert not any(s.yours for s in answer.journey.waterfall.steps if s is not step)
     adds_up(answer)
-    plain = answered(load_job(H100)).today
+    plain = plain_answer().today
     assert plain is not None
     assert answer.today is not None
     assert answer.today.steps == 225_000

@@ -232,6 +232,7 @@ def head_of(run: Path) -> Started:
 
 
 @pytest.mark.slow
+@pytest.mark.services
 def test_a_machine_whose_leader_is_killed_in_a_probe_leaves_by_itself(tmp_path: Path) -> None:
     """Two process groups that meet on loopback, the first of which is killed whole."""
     pytest.importorskip("peft")
