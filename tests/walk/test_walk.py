@@ -16,7 +16,7 @@ DISTURBED = ("busy", "probe")  # by other programs, and by Ctrl-C: a part of ser
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """One user, whose folder and home the legs share."""
-    return Walk(tmp_path_factory.mktemp("walk"), probes=1)
+    return Walk(tmp_path_factory.mktemp("walk"))
 
 
 @pytest.mark.parametrize(
