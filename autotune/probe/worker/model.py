@@ -12,8 +12,6 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autotune.trace.build import set_depth
-
 DTYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
 }  # fmt: skip
@@ -57,6 +55,19 @@ def build(request: dict[str, Any], device: torch.device) -> Any:  # noqa: ANN401
     if request["method"]["kind"] == "lora":
         model = _with_adapters(model, request)
     return model
+
+
+def set_depth(config: Any, num_layers: int) -> None:  # noqa: ANN401 - a config of any family
+    """Another number of layers; patterns over layers repeat.
+
+    As `trace.build` does it, which this folder cannot import: it runs where autotune is not.
+    """
+    for name in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+        if name in config.__dict__ or name in getattr(config, "attribute_map", {}):
+            setattr(config, name, num_layers)
+    types = getattr(config, "layer_types", None)
+    if types:
+        config.layer_types = (list(types) * num_layers)[:num_layers]
 
 
 def _with_adapters(model: Any, request: dict[str, Any]) -> Any:  # noqa: ANN401 - a module
