@@ -56,7 +56,8 @@ NVIDIA_VISIBLE_SHARE = 0.9956
 
 # Share of the dense peak that the best matrix product reaches, where this board was not measured.
 # Source: classes of the measurements in achievable.csv (SXM 0.75-0.87, boards of 75 W or 350 W
-# PCIe 0.59-0.66, other PCIe 0.74-0.83, GeForce 0.91-1.13, CDNA 0.51-0.62, Apple 0.73-0.90).
+# PCIe 0.59-0.66, other PCIe 0.74-0.83, GeForce 0.91-1.13, CDNA 0.51-0.62, Apple 0.73-0.90). An A10
+# is an A6000's chip at half its power: with the T4 and the L4, assumption.
 _CEILINGS = {
     "amd": 0.60, "apple": 0.80, "pascal": 0.45, "geforce": 0.95, "switched": 0.80,
     "power_limited": 0.65, "pcie": 0.75,
@@ -191,7 +192,7 @@ def _class_ceiling(row: Mapping[str, str]) -> float:
         return _CEILINGS["switched"]
     small_board, hopper_limit = 75, 400
     limited = watts <= small_board or (row["architecture"] == "hopper" and watts <= hopper_limit)
-    if limited or "Max-Q" in row["driver_names"]:
+    if limited or row["name"] == "a10" or "Max-Q" in row["driver_names"]:
         return _CEILINGS["power_limited"]
     return _CEILINGS["pcie"]
 

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 # Speed of the host against the servers around A100 that the constants were fitted on. Assumptions.
 BASE_YEAR, YEARLY_GAIN = 2020, 0.03
 # Hosts that come with these chips only: DGX A100 has EPYC 7742, DGX H100 Xeon 8480C, DGX B200 Xeon
-# 8570; one thread of the later two is 1.4 times as fast (PassMark, single thread).
+# 8570; one thread of the later two is 1.4 times as fast (PassMark, single thread). Their cards of
+# the same architecture (RTX) sit in anyone's.
 HOSTS = {"hopper": 0.7, "blackwell": 0.7}
 DESKTOP = 0.5  # desktop processors are about twice as fast in one thread
 # 14 us a kernel of the forward and 10 of the backward against the fitted ones: no driver is called.
@@ -67,9 +68,9 @@ def host_factors(columns: Columns) -> tuple[FloatArray, FloatArray]:
     devices, index = distinct_devices(columns)
     year = np.asarray([d.release_year or BASE_YEAR for d in devices], np.float64)
     factor = (1.0 - YEARLY_GAIN) ** np.clip(year - BASE_YEAR, -2.0, 5.0)
-    shipped = np.asarray([HOSTS.get(d.architecture, np.inf) for d in devices])
-    factor = np.minimum(factor, shipped)
     desktop = np.asarray([d.name.startswith("rtx") for d in devices])
+    shipped = np.asarray([HOSTS.get(d.architecture, np.inf) for d in devices])
+    factor = np.where(desktop, factor, np.minimum(factor, shipped))
     own = np.asarray([device.is_cpu for device in devices])
     of_device = np.where(own, PROCESSOR_ISSUE, factor * np.where(desktop, DESKTOP, 1.0))
     known = [issue_factors(device) or (usual, usual)

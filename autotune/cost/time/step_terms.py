@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 CACHE_BYTES = {8.0: 40e6, 8.6: 6e6, 8.9: 72e6, 9.0: 50e6, 10.0: 126e6, 10.3: 126e6, 12.0: 96e6}
 SMALL_CACHE_BYTES = 5e6
 HALF_FP32 = (7.0, 7.5, 8.0)  # compute capabilities with 64 fp32 lanes a unit
+# Boards that a slot alone feeds, and the clock they keep over the one their rates are of: a T4
+# reaches 0.54 of its fp32 rate and 0.66 of its fp16 one, an L4 0.53 of tf32 and 0.59 of bf16
+# (catalog/data/achievable.csv).
+SLOT_W, SLOT_CLOCK = 75.0, 0.6
 CACHE_GAIN = 3.0  # cache bandwidth over memory bandwidth: assumption
 # Elementwise traffic against 16-bit activations: 4-byte values need no casts; autocast on fp32
 # weights keeps the residual stream and the norms in fp32. Derived.
@@ -367,11 +371,12 @@ def instructions_per_s(device: Device) -> float:
     """[1/s] instructions that all lanes of the device issue: four of 32 lanes a clock and unit.
 
     Formula: the fp32 rate counts two operations a lane; on units with 64 fp32 lanes (Volta, Turing,
-    A100) the other half of the issue slots goes to integers.
+    A100) the other half of the issue slots goes to integers. Small boards keep no such clock.
     Source: NVIDIA, CUDA C++ Programming Guide, arithmetic throughput by compute capability.
     """
     half = device.compute_capability in HALF_FP32
-    return device.fp32_flop_per_s * (1.0 if half else 0.5)
+    clock = SLOT_CLOCK if 0 < device.tdp_w <= SLOT_W else 1.0
+    return device.fp32_flop_per_s * (1.0 if half else 0.5) * clock
 
 
 def _dequantisations(job: Job, again: FloatArray) -> FloatArray:
