@@ -44,7 +44,7 @@ def installing(package: str) -> str:
     return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
 
 
-SWITCHES = ("autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters")
+SWITCHES = ("autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant")
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
 OWN_LOOP = "own"  # a loop of one's own around the classes of transformers
@@ -129,8 +129,9 @@ def find_software(spec: object) -> Software:
     from the versions, `autocast` (false for a trainer that computes in 16 bits without it),
     `steps_in_backward` (true for one whose optimizer takes each gradient as the backward makes
     it), `syncs_each_batch` (true where gradients are reduced after every micro-step, accelerate's
-    `sync_each_batch`), and `fused_adapters` (true where adapters and their weights are one
-    operation, as axolotl's `lora_mlp_kernel` and its like make them). Raises InputError.
+    `sync_each_batch`), `fused_adapters` (true where adapters and their weights are one operation,
+    as axolotl's `lora_mlp_kernel` and its like make them) and `reentrant` (how layers are
+    checkpointed, torch's `use_reentrant`; not stated: as transformers has it). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]

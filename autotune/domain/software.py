@@ -24,6 +24,9 @@ EVALUATES_WITHOUT_CACHE_FROM = (5, 0)
 # versions earlier releases take was not read.
 HUB_KERNELS_FROM, HUB_KERNELS_BOUND_FROM = (5, 0), (5, 23)
 HUB_KERNELS = ((0, 18, 2), (0, 19, 0))
+# Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
+# a layer's call, FSDP's hooks included, with use_reentrant=True.
+REENTRANT_UNTIL = (5, 0)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
@@ -71,7 +74,14 @@ class Software:
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
     # adapters without dropout are one operation with their weights: axolotl's lora_*_kernel
     fused_adapters: bool = field(default=False, metadata=LATER)
+    # of activation checkpointing, where it is stated (use_reentrant); None: as transformers has it
+    reentrant: bool | None = field(default=None, metadata=LATER)
     trainer: str = field(default="", metadata=LATER)  # what drives it; empty: not known
+
+    @property
+    def recomputes_reentrantly(self) -> bool:
+        """Whether a checkpointed layer's forward runs without gradients, and again in full."""
+        return self.transformers < REENTRANT_UNTIL if self.reentrant is None else self.reentrant
 
     @property
     def wraps_adapters_alone(self) -> bool:

@@ -54,6 +54,7 @@ class Parsed:
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights
+    reentrant: bool | None = None  # of activation checkpointing, where the file says
     mixed: bool = False  # the file asks for mixed precision
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)

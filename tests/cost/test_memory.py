@@ -199,6 +199,8 @@ def test_adapters_under_a_reentrant_checkpoint_and_fsdp_keep_inputs_and_their_gr
     grown = price(old, **fsdp)["activations"] - price(old, **knobs)["activations"]
     assert grown > (model.num_layers - 2) * stream
     assert price(new, **fsdp)["activations"] <= price(old, **fsdp)["activations"] - 0.4 * grown
+    said = replace(old, software=replace(old.software, reentrant=False))
+    assert price(said, **fsdp) == price(new, **fsdp)
     full = replace(old, method=Method("full"))
     assert price(full, **fsdp)["allocated"] < price(full, **knobs)["allocated"]
 

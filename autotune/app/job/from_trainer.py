@@ -137,6 +137,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
     hints |= {name: "true" for name in SWITCHES if getattr(parsed, name)}
+    hints |= {"reentrant": "false"} if parsed.reentrant is False else {}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS

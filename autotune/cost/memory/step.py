@@ -65,9 +65,6 @@ if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Job
 
-# Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
-# a layer's call, FSDP's hooks included, with use_reentrant=True.
-REENTRANT_UNTIL = (5, 0)
 # Before, litgpt's script ran its longest batch first, with no batch before it. Source:
 # Lightning-AI/litgpt at 8641822 (torch 2.1), `longest_seq_ix if iter_num == 1`, and at 0.4.
 LONGEST_FIRST_UNTIL = (2, 2)  # torch
@@ -177,7 +174,7 @@ class Step:
             element=static.element,
             autocast=autocast,
             checkpointing=checkpointing,
-            reentrant=checkpointing & (job.software.transformers < REENTRANT_UNTIL),
+            reentrant=checkpointing & job.software.recomputes_reentrantly,
             retains=checkpointing & _retains(job, columns),
             accumulates=columns.accumulation(job) > 1,
             layer=layer,
@@ -301,7 +298,7 @@ def _beside_checkpoints(job: Job, mode: Mode) -> float:
 
     A reentrant checkpoint runs the forward without gradients, so nothing is kept.
     """
-    if not mode.keeps_inputs or job.software.transformers < REENTRANT_UNTIL:
+    if not mode.keeps_inputs or job.software.recomputes_reentrantly:
         return 0.0
     return read_bytes(job.model, mode)
 
@@ -332,8 +329,7 @@ def _retains(job: Job, columns: Columns) -> BoolArray:
     processes, live bytes counted at every layer: with adapters they grow by one residual stream a
     layer through the backward; with all weights trained, or without reentrance, they fall.
     """
-    reentrant = job.software.transformers < REENTRANT_UNTIL
-    if not (reentrant and job.method.is_lora):
+    if not (job.software.recomputes_reentrantly and job.method.is_lora):
         return np.zeros(columns.rows, np.bool_)
     return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
 

@@ -50,6 +50,12 @@ def version_of(package: str, notes: str) -> Version | None:
     return tuple(int(part) for part in found.groups() if part) if found else None
 
 
+def reentrant_of(notes: str) -> bool | None:
+    """How layers are checkpointed, where the notes say so ("use_reentrant False")."""
+    stated = re.search(r"use_reentrant[ =:]+(true|false)", notes, re.IGNORECASE)
+    return stated.group(1).casefold() == "true" if stated else None
+
+
 @cache
 def _stated(package: str) -> re.Pattern[str]:
     words = "|".join(re.escape(word) for word in _PACKAGE.get(package, (package,)))

@@ -23,7 +23,7 @@ from autotune.evidence.record.kernels import (
     kernels_of,
     own_operations,
 )
-from autotune.evidence.record.notes import version_of
+from autotune.evidence.record.notes import reentrant_of, version_of
 
 if TYPE_CHECKING:
     from autotune.domain.software import KbitUpcast
@@ -154,6 +154,7 @@ PACKAGES = (
 def software_of(row: Row) -> Software:
     """The profile of the run. Versions that nobody states follow from the date."""
     stated = {package: version_of(package, row.notes) for package in PACKAGES}
+    reentrant = reentrant_of(row.notes)
     pinned = _pinned(row)
     by_date = pinned or (_at(TRANSFORMERS, row.date), _at(TORCH, row.date))
     transformers = stated["transformers"] or by_date[0]
@@ -186,6 +187,7 @@ def software_of(row: Row) -> Software:
         gptq=gptq_of(row),
         kbit_upcast=upcast,
         recomputes_outside_fsdp=not own_model,
+        reentrant=reentrant,
         stack=stack,
         trainer=trainer,
     )

@@ -276,7 +276,9 @@ def keep_optimizer(parsed: Parsed, key: str, stated: str) -> None:
 def read_checkpointing(keys: Keys, parsed: Parsed) -> None:
     """Activation checkpointing, under both of its names."""
     for name in CHECKPOINTING:
-        keys.get(f"{name}_kwargs")
+        stated = keys.get(f"{name}_kwargs")
+        if isinstance(stated, dict) and isinstance(stated.get("use_reentrant"), bool):
+            parsed.reentrant = stated["use_reentrant"]
     read_words(keys, parsed, "activation_checkpointing")
     read_offload(keys, parsed)
 

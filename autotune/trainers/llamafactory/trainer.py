@@ -154,7 +154,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     _read_attention(keys, parsed)
     read_shared(keys, parsed)
     read_words(keys, parsed, "activation_checkpointing", own=WORDS)
-    keys.get("use_reentrant_gc")
+    parsed.reentrant = keys.switch("use_reentrant_gc")
     read_held_out(keys, parsed, "val_size")
     if keys.switch("do_eval"):  # once, after the training
         parsed.values.setdefault("evaluation", {})
