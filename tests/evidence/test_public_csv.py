@@ -190,6 +190,21 @@ def test_a_cap_on_lengths_bounds_what_was_measured_and_predicts_nothing() -> Non
     )
 
 
+def test_a_longest_row_is_enough_for_memory_and_for_a_run_out_of_it() -> None:
+    notes = "rows cut at 512 tokens, longest row 512 tokens"
+    case = used(packing="no", seq_len="512", notes=notes, tokens_per_s_per_gpu="")
+    assert case.peak is not None
+    out = used(packing="no", seq_len="512", notes=notes, tokens_per_s_per_gpu="", oom="1")
+    assert out.oom
+    assert not case.partial
+
+
+def test_notes_say_how_layers_are_checkpointed() -> None:
+    assert used(notes="use_reentrant False").job.software.reentrant is False
+    assert used(notes="use_reentrant True").job.software.reentrant is True
+    assert used(notes="").job.software.reentrant is None
+
+
 def test_memory_of_unknown_kind_is_never_compared() -> None:
     case = used(peak_mem_kind="unknown")
     assert case.peak is None

@@ -203,7 +203,8 @@ def _assumed(row: Row, longest: int) -> RowLengths:
                 longest_known=_reached(row, tokens, longest),
                 assumed=(why,),
             )
-    return RowLengths(constant(longest, known=False), mean_known=False, longest_known=False)
+    reached = bool(_LONGEST.search(row.notes))  # all that memory asks for
+    return RowLengths(constant(longest, known=False), mean_known=False, longest_known=reached)
 
 
 def _around(row: Row, mean: StatedMean, longest: int | None) -> RowLengths:
