@@ -91,7 +91,7 @@ def test_a_likely_step_is_plausible_and_a_measurement_on_another_card_is_weighed
     found = estimate(job, claim="12 s/step")
     weighed = next(text for text in found.warnings if text.startswith("evidence[1].duration_s"))
     assert "was measured on a10" in weighed
-    assert "2.8 times shorter" in weighed
+    assert "3 times shorter" in weighed
     assert "tokens on average" not in weighed  # 19 tokens a row would be needed: not credible
     assert found.claim is not None
     assert found.claim.verdict == "plausible"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.job.load import load_jobs
-from autotune.app.job.overrides import Overrides
+from autotune.app.job.load import Overrides, load_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
