@@ -171,7 +171,8 @@ def compare(
     """
     from autotune.app.compare.compare import CompareOptions
     from autotune.app.compare.compare import compare as find
-    from autotune.app.job.load import NamedJob, Overrides, load_jobs
+    from autotune.app.job.load import NamedJob, load_jobs
+    from autotune.domain.typed.overrides import Overrides
 
     if isinstance(job, (str, Path)):
         jobs = load_jobs(Path(job), Overrides(gpus=_names(gpus)))
@@ -217,7 +218,7 @@ def recompute(
     Args:
         run: a run folder, or a job file; the last run if left out.
         gpus: other hardware, as in `tune`.
-        changes: fields of `autotune.app.job.load.Overrides` (price, set_values, deadline,
+        changes: fields of `autotune.domain.typed.overrides.Overrides` (price, set_values, deadline,
             ...) and of `autotune.app.recompute.recompute.RecomputeOptions` (software, vary,
             fidelity, ...).
 
@@ -226,9 +227,9 @@ def recompute(
     """
     from dataclasses import fields
 
-    from autotune.app.job.load import Overrides
     from autotune.app.recompute.recompute import RecomputeOptions
     from autotune.app.recompute.recompute import recompute as again
+    from autotune.domain.typed.overrides import Overrides
 
     of_job = {item.name for item in fields(Overrides)} & set(changes)
     overrides = Overrides(gpus=_names(gpus), **{name: changes.pop(name) for name in of_job})

@@ -31,8 +31,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.domain.config import Config
+from autotune.domain.typed.overrides import Overrides
 from autotune.probe import device as devices
 from autotune.probe.outcomes import INTERRUPTED
 from autotune.probe.record import ProbeLog, until_sure

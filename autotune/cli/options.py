@@ -19,8 +19,9 @@ from autotune.domain.typed.machine import split_machines
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from autotune.app.job.load import NamedJob, Overrides
+    from autotune.app.job.load import NamedJob
     from autotune.app.runs.folder import RecordedRun
+    from autotune.domain.typed.overrides import Overrides
 
 
 class Goal(StrEnum):
@@ -302,7 +303,7 @@ def overrides_of(
     spot: bool = False,
 ) -> Overrides:
     """What the options state and change. Raises InputError for what cannot be read."""
-    from autotune.app.job.load import Overrides
+    from autotune.domain.typed.overrides import Overrides
 
     limits = limits or Limits()
     return Overrides(

@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 @reader
 def _jobs() -> Reader:
-    from autotune.app.job.load import Overrides, load_jobs
+    from autotune.app.job.load import load_jobs
+    from autotune.domain.typed.overrides import Overrides
 
     seeds = [*JOBS.glob("*.yaml"), ROOT / "tests" / "app" / "whole_job.json"]
     return of_files(
@@ -79,7 +80,8 @@ def _spaces() -> Reader:
 
 @reader
 def _trainer_files() -> Reader:
-    from autotune.app.job.load import Overrides, load_jobs
+    from autotune.app.job.load import load_jobs
+    from autotune.domain.typed.overrides import Overrides
 
     stated = {"data.rows": 1000, "model": "Qwen/Qwen2.5-7B", "method.kind": "lora"}
 
@@ -97,7 +99,8 @@ def _trainer_files() -> Reader:
 
 @reader
 def _configs_beside() -> Reader:
-    from autotune.app.job.load import Overrides, load_jobs
+    from autotune.app.job.load import load_jobs
+    from autotune.domain.typed.overrides import Overrides
 
     stated = {"data.rows": 1000, "model": "Qwen/Qwen2.5-7B", "method.kind": "lora"}
 
@@ -113,7 +116,8 @@ def _configs_beside() -> Reader:
 
 @reader
 def _launch_commands() -> Reader:
-    from autotune.app.job.load import Overrides, jobs_of_command
+    from autotune.app.job.load import jobs_of_command
+    from autotune.domain.typed.overrides import Overrides
 
     def read(path: Path) -> object:
         command = path.read_bytes().decode("utf-8", "surrogateescape")

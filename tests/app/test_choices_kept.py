@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotune.app.job.load import Overrides, load_job, load_jobs
+from autotune.app.job.load import load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
+from autotune.domain.typed.overrides import Overrides
 
 ROOT = Path(__file__).parents[2]
 AXOLOTL = ROOT / "jobs" / "trainers" / "axolotl.yml"

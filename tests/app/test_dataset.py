@@ -18,8 +18,9 @@ from autotune.app.dataset import TOLD
 from autotune.app.dataset.columns import LONGER
 from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.files import Reading
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.export import export
 from autotune.cost.bill import evaluations
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

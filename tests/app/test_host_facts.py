@@ -9,9 +9,10 @@ import pytest
 
 from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.job.load import Overrides, load_job, load_jobs, only_job
+from autotune.app.job.load import load_job, load_jobs, only_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Relaxation

@@ -12,8 +12,8 @@ from jobfiles import WHOLE
 
 from autotune.app.job import load as load_job
 from autotune.app.job.file import Document
-from autotune.app.job.load import Overrides
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,12 +9,13 @@ from jobfiles import MINIMAL, WHOLE, load, problem
 
 from autotune.app.hardware.machines import priced_devices
 from autotune.app.job.file import Document
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.app.job.overrides import overridden
 from autotune.app.tune.priced import price_notes
 from autotune.catalog.prices.prices import sold_counts
 from autotune.domain.config import KNOBS, TRAINER_NAMES
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.report.screens.screen import change_words
 
 if TYPE_CHECKING:

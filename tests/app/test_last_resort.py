@@ -7,9 +7,10 @@ import shlex
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.answer.recommendation import Decisive, Relaxation
+from autotune.domain.typed.overrides import Overrides
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.screen import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen

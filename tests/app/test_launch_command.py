@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.shell_script import parse_shell, shell_names
 

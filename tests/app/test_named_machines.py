@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.app.hardware.machines import as_devices
-from autotune.app.job.load import Overrides, jobs_of_line, load_job
+from autotune.app.job.load import jobs_of_line, load_job
 from autotune.catalog.devices import default_host, find_device, load_devices
 from autotune.catalog.prices.instances import find_instance, instance_names
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machine, split_machines
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs import user_file as own_file
 from autotune.app.runs.export import export_run
 from autotune.app.runs.user_file import (
@@ -22,6 +22,7 @@ from autotune.app.runs.user_file import (
 )
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.app.dataset.lengths import from_published, longest_published
-from autotune.app.job.load import Overrides, jobs_of_line, load_job, load_jobs
+from autotune.app.job.load import jobs_of_line, load_job, load_jobs
 from autotune.catalog.datasets import published, published_datasets
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.job.load import Overrides, load_job, load_jobs
+from autotune.app.job.load import load_job, load_jobs
 from autotune.app.recompute.recompute import (
     RecomputeOptions,
     exit_status,
@@ -23,6 +23,7 @@ from autotune.app.runs import folder as runs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.report.sections.recompute import RECOMPUTE_REPORT, recompute_payload
 
 if TYPE_CHECKING:

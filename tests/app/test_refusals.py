@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

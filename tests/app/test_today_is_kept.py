@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import Overrides, load_job, load_jobs
+from autotune.app.job.load import load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.typed.overrides import Overrides
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.tune import recommendation_screen
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.app.job.load import Overrides, jobs_of_command, load_job, load_jobs, resolve_spec
+from autotune.app.job.load import jobs_of_command, load_job, load_jobs, resolve_spec
 from autotune.app.runs.user_file import check_in_place, patched, replace_in_place
 from autotune.domain.errors import InputError
 from autotune.domain.job import ZeroSettings
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.catalog.models.models import (
     derived_names,
     derived_of,
@@ -19,6 +19,7 @@ from autotune.catalog.models.models import (
 from autotune.catalog.tables import DATA, read_rows
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

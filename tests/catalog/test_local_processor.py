@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.job.load import Overrides, jobs_of_line
+from autotune.app.job.load import jobs_of_line
 from autotune.catalog import local
 from autotune.domain.config import Config
+from autotune.domain.typed.overrides import Overrides
 from autotune.space.rules import violations
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from commandline import Done
 
-    from autotune.app.job.load import Overrides
     from autotune.app.tune.tune import Options
     from autotune.domain.answer.recommendation import Recommendation
+    from autotune.domain.typed.overrides import Overrides
 
 
 ROOT = Path(__file__).parents[2]

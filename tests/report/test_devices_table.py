@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
+from autotune.domain.typed.overrides import Overrides
 from autotune.report.compare.payload import comparison_csv, comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.payload import dumps

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exportcases import LORA, config, job, offer, values_of
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_source import parse_script

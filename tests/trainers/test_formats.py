@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ownfiles import FILES, FOLDER
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.versions import parse_version

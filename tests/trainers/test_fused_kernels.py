@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from exportcases import SOFTWARE, config, job, offer, values_of
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.axolotl.keys import CUT, LIGER
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of

@@ -13,9 +13,10 @@ from fuzzing import SUFFIX, damaged
 from hypothesis import HealthCheck, given, settings
 from ownfiles import BESIDE, FILES, syntax_of
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.catalog.software import find_software
 from autotune.domain.config import HUB_ATTENTION, KNOBS
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.space.rules import violations
 from autotune.trainers.registry import TRAINERS
 

@@ -9,9 +9,10 @@ import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, job, offer, values_of
 from ruamel.yaml import YAML
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.contract import Target
 from autotune.trainers.launch.config import add_beside
 from autotune.trainers.parsed import Parsed

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.catalog.software import find_software
 from autotune.cost.columns import tabulate
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.memory.states import quantised
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Lengths
+from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
+from autotune.domain.typed.overrides import Overrides
 from bench.corpus import real_parser, returned
 from bench.corpus.returned import (
     BEFORE,

@@ -10,9 +10,10 @@ import pytest
 from ownfiles import BESIDE, FILES, beside, read, values_of
 from ruamel.yaml import YAML
 
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import same_export
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.launch.config import add_beside
 from autotune.trainers.launch.user_start import patch_launcher
 from autotune.trainers.registry import TRAINERS

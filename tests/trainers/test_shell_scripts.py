@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import SAME, patched
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell, shell_names
 
 if TYPE_CHECKING:

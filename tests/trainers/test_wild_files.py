@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import Overrides, jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.registry import detect
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from autotune.app.campaign.list_schedule import topological
 from autotune.app.hardware.machines import name_devices
 from autotune.app.hardware.offers import distinct, offer_of
 from autotune.app.job.file import Document, read_document
-from autotune.app.job.load import Overrides
 from autotune.app.job.overrides import overridden
 from autotune.app.job.resolve import resolve
 from autotune.app.job.variants import checked, checked_as
 from autotune.catalog.devices import find_machine
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.campaign import JOB_KEYS, CampaignFile
+from autotune.domain.typed.overrides import Overrides
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 

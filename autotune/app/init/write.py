@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.count import count_dataset
 from autotune.app.init.folder import look_into
-from autotune.app.job.load import Overrides, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.catalog.files import write_new
 from autotune.catalog.models.models import find_model
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import near, whole
+from autotune.domain.typed.overrides import Overrides
 from autotune.domain.units import format_count
 from autotune.frozen import dataclass
 from autotune.probe import device as devices

@@ -19,7 +19,7 @@ from autotune.trainers.registry import TRAINERS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.app.job.load import Overrides
+    from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
 
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")

@@ -31,9 +31,9 @@ from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
 
 if TYPE_CHECKING:
-    from autotune.app.job.load import Overrides
     from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
+    from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
 
 _FLAGS = {

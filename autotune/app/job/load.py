@@ -6,7 +6,7 @@ by `trainer_file`, where the file is one.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,9 @@ from autotune.app.job.trainer_file import (
 from autotune.app.job.variants import Variant, checked, chosen, variants_of
 from autotune.catalog.devices import find_machine
 from autotune.catalog.files import MACHINES, kept_at_home
-from autotune.domain.config import own_name
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Job
+from autotune.domain.typed.overrides import Overrides
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
 from autotune.evidence.learned.store import PLACE as LEARNED
@@ -39,43 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.domain.typed.job import JobFile
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What was given beside the job file. Empty: nothing."""
-
-    gpus: Sequence[str] = ()  # "h100", "h100:8", "8xh100", each with @PRICE; "all", "all:8"
-    price: str | None = None
-    max_price: str | None = None
-    set_values: Mapping[str, str] = field(default_factory=dict)
-    allow: Sequence[str] = ()
-    deadline: str | None = None
-    budget: str | None = None
-    spot: bool = False  # beside every machine without a stated kind, the same one on spot
-    stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
-    beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
-    launch: str = ""  # of a script with several: by name or number
-    priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
-
-    @property
-    def changes(self) -> bool:
-        """Whether any of it changes what a job file says."""
-        given = (self.gpus, self.set_values, self.allow, self.spot)
-        limits = (self.price, self.deadline, self.budget)
-        return any(given) or any(limit is not None for limit in limits)
-
-    def __post_init__(self) -> None:
-        """Knobs go by their own names. Raises InputError for one that is given by both."""
-        named: dict[str, str] = {}
-        for key, value in self.set_values.items():
-            name = own_name(key)
-            if name in named:
-                other = next(each for each in self.set_values if own_name(each) == name != each)
-                msg = f"--set gives {name} twice, once as {other}"
-                raise InputError(msg, "keep one of them")
-            named[name] = value
-        object.__setattr__(self, "set_values", named)
 
 
 def load_job(  # noqa: PLR0913 - one argument a flag of the command line

@@ -31,7 +31,7 @@ from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.app.job.load import Overrides
+    from autotune.domain.typed.overrides import Overrides
 
 Values = dict[str, Any]
 

@@ -23,7 +23,7 @@ from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.scope import aim_of, settled, take_aim
 
 if TYPE_CHECKING:
-    from autotune.app.job.load import Overrides
+    from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command

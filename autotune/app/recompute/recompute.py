@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.load import Overrides, jobs_of_spec
+from autotune.app.job.load import jobs_of_spec
 from autotune.app.job.trainer_file import refuse_flags, started_from, started_from_line
 from autotune.app.job.variants import forget_measured
 from autotune.app.recompute.diff import (
@@ -30,6 +30,7 @@ from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.edit import Edit
 from autotune.domain.errors import ANSWER_CHANGED, LIMIT_MISSED, NOTHING_FEASIBLE, InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload

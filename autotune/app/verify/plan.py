@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autotune.app.hardware.machines import as_devices
 from autotune.app.job.evidence import with_past
-from autotune.app.job.load import Overrides
 from autotune.app.job.overrides import flag_of
 from autotune.app.job.trainer_file import job_values
 from autotune.app.runs import folder as runs
@@ -33,6 +32,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.outcome import MemoryParts, Spread, TimeParts, bound_of
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.machine import machine_entry
+from autotune.domain.typed.overrides import Overrides
 from autotune.evidence.runs_seen import without_verified
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing

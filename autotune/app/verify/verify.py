@@ -7,7 +7,6 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from autotune.app.job.evidence import with_past
-from autotune.app.job.load import Overrides
 from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
 from autotune.app.verify.diff import Comparison, explanations, lines_of
@@ -25,6 +24,7 @@ from autotune.domain.answer.verification import Learned, NextRuns, Remaining, Ru
 from autotune.domain.errors import InputError
 from autotune.domain.observation import MARKED, VERIFIED
 from autotune.domain.outcome import Z90, Spread
+from autotune.domain.typed.overrides import Overrides
 from autotune.domain.units import YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
