@@ -50,23 +50,25 @@ runpy.run_module("probe_worker", run_name="__main__")
 
 
 def test_as_a_folder_of_its_own_it_measures_steps_memory_evaluation_checkpoint_and_loader(
-    tmp_path: Path, job: Job, offer: Offer, config: Config
+    tmp_path: Path, job: Job, offer: Offer, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the rest of the package, in an environment of its own."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # the request says one
     script = tmp_path / "alone" / "worker.py"
     shutil.copytree(ROOT / "autotune" / "probe" / "worker", script.with_name("probe_worker"))
     script.write_text(ALONE)
     effort = Effort(**BRIEF, most=12, measured=6, least=2, seconds=3.0, patience_s=6.0)
     request = request_for(job, offer, config.with_knobs(num_dataloader_workers=1), effort=effort)
-    levels = {"environment": {"OMP_NUM_THREADS": "2"}, "arguments": {"dataloader_in_order": False}}
+    levels = {"environment": {"OMP_NUM_THREADS": "1"}, "arguments": {"dataloader_in_order": False}}
     record = probe(tmp_path, request | levels, config, worker=(str(script),))
     assert record.status == "ok", record.message
     found = record.result
-    assert found["device"]["threads"] == 2
+    assert found["device"]["threads"] == 1
     assert found["step"]["step_s"] > found["step"]["micro_s"] > 0
     assert (
         found["step"]["step_s"] == pytest.approx(found["step"]["block_s"], rel=0.5)
         or not found["step"]["steady"]
+        or record.disturbed
     )
     assert found["memory"]["driver_bytes"] > found["memory"]["context_bytes"] > 1e8
     assert set(found["memory"]["phases"]) >= {"micro", "optimizer", "evaluation"}
