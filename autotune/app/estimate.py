@@ -74,7 +74,7 @@ def estimate(
     bill = pricing.of([(offer, config)])
     notes = [*uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*unquantised_note(job), *variant_note(job)]
-    unseen = None if offer.device.rates else never_measured_note(offer.device.name)
+    unseen = never_measured_note(offer.device)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)
     program = new_program_note(job)

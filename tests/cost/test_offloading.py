@@ -127,7 +127,7 @@ def test_what_the_host_lacks_is_named_as_its_memory(lab: Any) -> None:
     assert found is not None
     assert found.resource == "ram"
     said = shortfall_lead(shortfall_payload(found), nearest=False)
-    assert "of the host's memory" in said
+    assert "of host memory" in said
 
 
 def test_without_offloading_a_bill_does_not_know_the_host(lab: Any) -> None:

@@ -141,15 +141,16 @@ def test_a_program_is_predicted_by_a_fit_that_has_none_of_it_and_every_release_c
     assert len(found.cases) == len(peft)
 
 
-def test_a_run_of_a_new_program_reaches_further_on_the_slow_side() -> None:
+def test_a_new_program_and_a_new_board_in_a_slot_reach_further_on_the_slow_side() -> None:
     own = sources()
     found = replace(fit_spreads(own), program_fast=0.2, program_slow=0.5)
-    new = own.programs == 0
-    assert new.any()
-    assert not new.all()
+    new, board = own.programs == 0, own.slow_variance > 0
+    for kind in (new, board):
+        assert kind.any()
+        assert not kind.all()
     fast, slow = own.log_sd(found), own.slow_log_sd(found)
-    assert (slow[new] > fast[new]).all()
-    assert slow[~new] == pytest.approx(fast[~new])
+    assert (slow[new | board] > fast[new | board]).all()
+    assert slow[~(new | board)] == pytest.approx(fast[~(new | board)])
 
 
 def test_what_one_source_leaves_open_of_its_program_shrinks_with_further_sources() -> None:

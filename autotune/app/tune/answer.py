@@ -287,7 +287,7 @@ def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
         return ()
     device = bill.candidates.offer(pick).device
     notes = (
-        None if device.rates else never_measured_note(device.name),
+        never_measured_note(device),
         new_program_note(bill.job),
     )
     return tuple(note for note in notes if note)

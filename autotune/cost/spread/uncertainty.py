@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 # where not even its matrix products were timed, most for a processor.
 NEVER_MEASURED = math.log(1.5) / Z90
 NO_OPERATOR_TIMES, PROCESSOR = 0.38, 0.60
+# Of such devices, boards in a PCIe slot (GeForce, T4, L4, A10) reach a factor 2 on the slow side:
+# they sit in hosts of any kind, under limits of power and cooling that no data sheet states.
+# Assumption. Published runs that are in no fit took 1.4 to 2.1 times the model's time on an A10G,
+# A10, T4 and RTX 5090 (docs/accuracy.md).
+NEVER_MEASURED_BOARD = math.log(2.0) / Z90
 # Rows said to come from an L40 lie within 7 % of what an L40S would take, at twice an L40's rate,
 # and their file is called l40_40gb, which neither board is: the label may be wrong.
 LABEL_IN_DOUBT = {"l40": 0.15}
@@ -159,10 +164,24 @@ def unseen_device(columns: Columns) -> FloatArray:
     model = fitted()
     devices, index = distinct_devices(columns)
     unseen = [
-        0.0 if model.offset("device", device.name) else sd_of_device(device, model)
+        0.0
+        if model.offset("device", device.name)
+        else math.hypot(sd_of_device(device, model), math.sqrt(board_variance(device, model)))
         for device in devices
     ]
     return np.exp(Z90 * np.asarray(unseen))[index]
+
+
+def board_variance(device: Device, model: Fitted) -> float:
+    """What a board in a slot adds to the variance of log(step), on the slow side alone.
+
+    Nothing where a step or its rates were measured.
+    """
+    if device.form_factor != "pcie" or device.rates is not None:
+        return 0.0
+    if model.offset("device", device.name) is not None:
+        return 0.0
+    return max(NEVER_MEASURED_BOARD**2 - sd_of_device(device, model) ** 2, 0.0)
 
 
 def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]:
@@ -212,7 +231,9 @@ def slow_log_sd(job: Job, columns: Columns) -> FloatArray:
     """[rows] log spread of a step on the side of slower alone, beside `log_sd`."""
     model = fitted()
     _, slow = program_variances(model.programs.get(job.software.stack, 0), model.spreads)
-    return np.full(columns.rows, math.sqrt(slow))
+    devices, index = distinct_devices(columns)
+    boards = np.asarray([board_variance(device, model) for device in devices])[index]
+    return np.sqrt(slow + boards)
 
 
 def sd_of_device(device: Device, model: Fitted) -> float:

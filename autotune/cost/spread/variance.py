@@ -18,6 +18,7 @@ from autotune.cost.spread.joint import DEVICE, PROGRAM, STEP, loadings
 from autotune.cost.spread.uncertainty import (
     MEASURED_DEVICE,
     MEASURED_PROCESSOR,
+    board_variance,
     device_sd,
     is_new_program,
     program_range,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.cost.bill import Bill
+    from autotune.domain.device import Device
     from autotune.domain.job import Job
 
 STATED = {  # causes that a line of the job file settles
@@ -120,11 +122,16 @@ def new_program_note(job: Job) -> str | None:
     )
 
 
-def never_measured_note(device: str) -> str | None:
+def never_measured_note(device: Device) -> str | None:
     """What to say of a device that no measured training step speaks of; None for the others."""
-    if fitted().offset("device", device) is not None:
+    model = fitted()
+    if device.rates or model.offset("device", device.name) is not None:
         return None
+    either = device_sd(device.name, model)
+    faster, slower = (
+        math.exp(Z90 * sd) for sd in (either, math.sqrt(either**2 + board_variance(device, model)))
+    )
     return Decisive(
-        f"no step measured on {device} went into the model. Its time comes from its data "
-        "sheet, and the range reaches at least 1.5 times each way"
+        f"no step measured on {device.name} went into the model. Its time comes from its data "
+        f"sheet, and may be {faster:.1f} times shorter or {slower:.1f} times longer at least"
     )

@@ -25,6 +25,7 @@ import numpy as np
 from autotune.cost.constants import Fitted, Spreads
 from autotune.cost.spread.uncertainty import (
     OTHER_KERNELS,
+    board_variance,
     issuing_share,
     parameter_variance,
     program_variances,
@@ -67,6 +68,7 @@ class LeftOut:
     units: tuple[Hashable, ...]
     predicted_s: FloatArray
     assumed_variance: FloatArray  # of devices that the fit has no step of
+    slow_variance: FloatArray  # the same on the side of slower runs alone
     features: FloatArray  # [n, spreads] what each of them is multiplied by
     programs: FloatArray  # sources of the row's program that the fit has steps of
 
@@ -93,6 +95,7 @@ class LeftOut:
             tuple(self.units[i] for i in chosen),
             self.predicted_s[where],
             self.assumed_variance[where],
+            self.slow_variance[where],
             self.features[where],
             self.programs[where],
         )
@@ -107,9 +110,8 @@ class LeftOut:
 
     def slow_log_sd(self, spreads: Spreads) -> FloatArray:
         """[n] the same on the side of slower runs."""
-        total: FloatArray = np.hypot(
-            self.log_sd(spreads), np.sqrt(self._of_programs(spreads)[:, 1])
-        )
+        slow = self.slow_variance + self._of_programs(spreads)[:, 1]
+        total: FloatArray = np.hypot(self.log_sd(spreads), np.sqrt(slow))
         return total
 
     def _of_programs(self, spreads: Spreads) -> FloatArray:
@@ -121,28 +123,30 @@ def leave_out(
 ) -> LeftOut:
     """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
     units = tuple(unit(case) for case in steps.cases)
-    predicted, variance = np.empty(len(steps)), np.empty(len(steps))
+    predicted, variance, slow = (np.empty(len(steps)) for _ in range(3))
     features, programs = np.empty((len(steps), len(fields(Spreads)))), np.zeros(len(steps))
     for name in dict.fromkeys(units):
         out = np.asarray([own == name for own in units])
         own = predicted_by(fit(steps.take(~out), whole), steps.take(out), unit)
         predicted[out], variance[out] = own.predicted_s, own.assumed_variance
+        slow[out] = own.slow_variance
         features[out], programs[out] = own.features, own.programs
     groups = tuple(left_out_key(case) for case in steps.cases)
-    return LeftOut(steps, groups, units, predicted, variance, features, programs)
+    return LeftOut(steps, groups, units, predicted, variance, slow, features, programs)
 
 
 def predicted_by(
     model: Fit, rows: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable]
 ) -> LeftOut:
     """Steps of which nothing is in a fit, as it predicts them."""
-    known, assumed = _variances(model, rows)
+    known, assumed, slow = _variances(model, rows)
     return LeftOut(
         rows,
         tuple(left_out_key(case) for case in rows.cases),
         tuple(unit(case) for case in rows.cases),
         model.predict(rows),
         assumed,
+        slow,
         _features_of(model, rows, known),
         np.asarray([
             float(model.programs.get(case.job.software.stack, 0)) for case in rows.cases
@@ -154,8 +158,11 @@ KNOWN = "known"  # the spread that multiplies what the fit is unsure of
 NO_SPREADS = Spreads(**{item.name: float(item.name == KNOWN) for item in fields(Spreads)})
 
 
-def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray]:
-    """([n], [n]) what the fit is unsure of, and what is assumed of devices that it has not."""
+def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[n] each: what the fit is unsure of, and what is assumed of devices that it has not.
+
+    The last is assumed on the slow side besides.
+    """
     known = model.fitted(NO_SPREADS)
     devices = [case.offer.device for case in rows.cases]
     seen = np.asarray([known.offset("device", device.name) is not None for device in devices])
@@ -165,7 +172,8 @@ def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray]
         for case in rows.cases
     ])  # fmt: skip
     own = parameter_variance(rows.terms, known) + of_offsets
-    return own + np.where(seen, of_device, 0.0), np.where(seen, 0.0, of_device)
+    slow = np.asarray([board_variance(device, known) for device in devices])
+    return own + np.where(seen, of_device, 0.0), np.where(seen, 0.0, of_device), slow
 
 
 def _offset_sd(model: Fitted, effect: str, level: str) -> float:
