@@ -89,7 +89,7 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     assert first.p10 < 0 < first.expected_saving_usd < first.p90
     text = COMPARE_REPORT.text(payload_of(unmeasured))
     assert "cheapest: a100-sxm4-80gb" in text
-    assert "among machines with measured runs" in text
+    assert "counting machines without measured runs at their worst" in text
     assert "but never measured: h200-sxm" in text
     screen = comparison_screen(payload_of(unmeasured))
     lines = [line for line in screen.splitlines() if line.startswith(("  a100", "  h200"))]
@@ -122,8 +122,10 @@ def test_old_asked_scaled_and_free_prices_are_marked_in_every_table(job: Job) ->
     assert marks["a100-sxm4-80gb", True] == marks["l40s", True] == ()
     assert marks["a100-sxm4-80gb", False] == ("free",)
     for text in (COMPARE_REPORT.text(payload), comparison_screen(payload)):
-        assert "old, asked" in text
-        assert "scaled: taken in proportion" in " ".join(text.split())
+        words = " ".join(text.split())
+        assert "old, asked" in words
+        assert "scaled: taken in proportion" in words
+        assert "nearest to the limits" in words  # not the free one, though it costs nothing
     answer = tune(
         replace(several, offers=offers), Options(dry_run=True, fidelity="formula", trials=1)
     )

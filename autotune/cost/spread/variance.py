@@ -95,7 +95,7 @@ def _facts(bill: Bill, i: int) -> Iterator[tuple[str, dict[str, float], str]]:
     device = offer.device
     words = STEP_WORDS
     if fitted().offset("device", device.name) is None and bill.basis == "modelled":
-        words = f"a measured step on {device.name}: none went into the model. {_sentence(words)}"
+        words = STEP_WORDS.replace("of this job", f"on {device.name}")
     yield "probe", dict.fromkeys(STEP, 1.0), words
     here = device.is_cpu or offer.memory_source.startswith(READ_HERE)
     if here and device.rates is None and bill.basis == "modelled":
@@ -103,10 +103,6 @@ def _facts(bill: Bill, i: int) -> Iterator[tuple[str, dict[str, float], str]]:
         left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
         if left < usual:
             yield "doctor", {DEVICE: 1.0 - (left / usual) ** 2}, DOCTOR
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def new_program_note(job: Job) -> str | None:
@@ -132,6 +128,6 @@ def never_measured_note(device: Device) -> str | None:
         math.exp(Z90 * sd) for sd in (either, math.sqrt(either**2 + board_variance(device, model)))
     )
     return Decisive(
-        f"no step measured on {device.name} went into the model. Its time comes from its data "
-        f"sheet, and may be {faster:.1f} times shorter or {slower:.1f} times longer at least"
+        f"no step measured on {device.name} went into the model: its time comes from the data "
+        f"sheet and may be {faster:.1f} times shorter or {slower:.1f} times longer, or more"
     )

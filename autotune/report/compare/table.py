@@ -81,8 +81,7 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         hint = "`autotune tune` says what would have to change for it to fit."
         return Section("", (Paragraph(text, "bad"), Paragraph(hint)))
     leads = part["leads"]
-    so_far = "" if leads is cheapest else ", among machines with measured runs"
-    lines = [f"cheapest: {_won(leads)}{so_far}", f"fastest: {_won(fastest)}"]
+    lines = [f"cheapest: {_won(leads)}{why_it_leads(part)}", f"fastest: {_won(fastest)}"]
     limits = stated_limits(job["limits"])
     if limits:
         within = part["cheapest_within_limits"]
@@ -99,6 +98,15 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
     ]
     doubts = (may_be_better(part), order_doubt(payload["rows"], leads))
     return Section("", (*blocks, *(Paragraph(text, "warn") for text in doubts if text)))
+
+
+def why_it_leads(part: Payload) -> str:
+    """Why a machine leads though another one is expected to cost less; empty where none is."""
+    if part["leads"] is part["cheapest"]:
+        return ""
+    if part["may_be_better"]:
+        return ", counting machines without measured runs at their worst"
+    return " within the limits" if part["cheapest_within_limits"] else ", nearest to the limits"
 
 
 def may_be_better(part: Payload, most: int = 4) -> str:

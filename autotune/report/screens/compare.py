@@ -19,6 +19,7 @@ from autotune.report.compare.table import (
     may_be_better,
     order_doubt,
     row_marks,
+    why_it_leads,
 )
 from autotune.report.layout.blocks import Paragraph, Section, Table, columns
 from autotune.report.phrases import chance, marks_note
@@ -85,8 +86,7 @@ def _lead(payload: Payload) -> list[Block]:
         return [Paragraph(f"{name}: it fits on none of these machines.", "bad")]
     blocks: list[Block] = open_blocks({**payload, "short_rows": payload["leads"]["short_rows"]})
     fastest, leads = payload["fastest"], payload["leads"]
-    text = f"{name}: cheapest on {_took(leads)}"
-    text += "" if leads is cheapest else ", among machines with measured runs"
+    text = f"{name}: cheapest on {_took(leads)}{why_it_leads(payload)}"
     text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
     blocks.insert(0, Paragraph(text, "strong"))
     limits = stated_limits(payload["job"]["limits"])
