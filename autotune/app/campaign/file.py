@@ -251,11 +251,9 @@ def _resolved(
                 hours=section.hours,
             )
         )
-    assumed: list[Assumption] = []
-    offers: tuple[Offer, ...]
+    assumed = list(shop.jobs[0].assumed) if shop.jobs else []
     if shop.jobs:
         offers = shop.jobs[0].offers
-        assumed = list(shop.jobs[0].assumed)
     else:
         machines = [find_machine(section.gpu, section.per_node) for section in file.hardware]
         offers = tuple(
