@@ -125,9 +125,11 @@ def never_measured_note(device: Device) -> str | None:
         return None
     either = device_sd(device.name, model)
     faster, slower = (
-        math.exp(Z90 * sd) for sd in (either, math.sqrt(either**2 + board_variance(device, model)))
+        f"{math.exp(Z90 * sd):.1f}"
+        for sd in (either, math.sqrt(either**2 + board_variance(device, model)))
     )
+    ends = f"shorter or {'' if faster == slower else f'{slower} times '}longer"
     return Decisive(
-        f"no step measured on {device.name} went into the model: its time comes from the data "
-        f"sheet and may be {faster:.1f} times shorter or {slower:.1f} times longer, or more"
+        f"no step measured on {device.name} went into the model: its time is estimated from the "
+        f"device's rates and may be {faster} times {ends}, or more"
     )
