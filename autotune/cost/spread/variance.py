@@ -130,6 +130,6 @@ def never_measured_note(device: Device) -> str | None:
     )
     ends = f"shorter or {'' if faster == slower else f'{slower} times '}longer"
     return Decisive(
-        f"no step measured on {device.name} went into the model: its time is estimated from the "
-        f"device's rates and may be {faster} times {ends}, or more"
+        f"no step measured on {device.name} went into the model: its time, estimated from the "
+        f"data sheet, may be {faster} times {ends}, or more"
     )

@@ -124,7 +124,9 @@ def _what(
     assert best is not None  # noqa: S101 - the caller has checked
     _, *lead = sections.take("").blocks
     beside = [each for each in lead if isinstance(each, Paragraph) and each.tone == "good"]
-    own = [each for each in lead if each not in beside]
+    tie = "" if beside else tie_phrase(payload)  # what the next question begins with
+    told = (*beside, *(each for each in lead if isinstance(each, Paragraph) and each.text == tie))
+    own = [each for each in lead if each not in told]
     hours = format_seconds(best.duration_s.p50).replace(" ", NO_BREAK)
     dollars = format_usd(best.cost_usd.p50)
     answer = f"Run it on {offer_name(best)}: {hours}, {dollars}."
