@@ -39,8 +39,8 @@ NEVER_MEASURED = math.log(1.5) / Z90
 NO_OPERATOR_TIMES, PROCESSOR = 0.38, 0.60
 # Of such devices, boards in a PCIe slot (GeForce, T4, L4, A10) reach a factor 2 on the slow side:
 # they sit in hosts of any kind, under limits of power and cooling that no data sheet states.
-# Assumption. Published runs that are in no fit mostly took 1.4 to 2.1 times the model's time on an A10G,
-# A10, T4 and RTX 5090 (docs/accuracy.md, docs/decisions.md).
+# Assumption. Published runs that are in no fit mostly took 1.4 to 2.1 times the model's time on an
+# A10G, A10, T4 and RTX 5090 (docs/accuracy.md, docs/decisions.md).
 NEVER_MEASURED_BOARD = math.log(2.0) / Z90
 # Rows said to come from an L40 lie within 7 % of what an L40S would take, at twice an L40's rate,
 # and their file is called l40_40gb, which neither board is: the label may be wrong.
