@@ -171,7 +171,8 @@ def compare(
     """
     from autotune.app.compare.compare import CompareOptions
     from autotune.app.compare.compare import compare as find
-    from autotune.app.job.load import NamedJob, load_jobs
+    from autotune.app.job.load import load_jobs
+    from autotune.domain.job import NamedJob
     from autotune.domain.typed.overrides import Overrides
 
     if isinstance(job, (str, Path)):

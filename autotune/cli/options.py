@@ -19,8 +19,8 @@ from autotune.domain.typed.machine import split_machines
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from autotune.app.job.load import NamedJob
     from autotune.app.runs.folder import RecordedRun
+    from autotune.domain.job import NamedJob
     from autotune.domain.typed.overrides import Overrides
 
 

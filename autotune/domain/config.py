@@ -250,6 +250,22 @@ def completed(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**known, **{name: value for name, value in record.items() if name not in KNOBS}}
 
 
+def fsdp_settings(config: Config, *, quantised: bool) -> dict[str, Any]:
+    """FSDP2 by the names that TrainingArguments.fsdp_config takes; a probe and an export say it.
+
+    Checkpoints are sharded: a full state dict gathered on a nearly full device is a known way to
+    run out of memory after training has succeeded. Offloading is the caller's to add.
+    """
+    return {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": True,
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "cpu_ram_efficient_loading": not quantised,
+        "activation_checkpointing": config.activation_checkpointing == "full",
+    }
+
+
 def is_extra(name: str) -> bool:
     """Whether a name is of a user's own knob."""
     return name.startswith((ENVIRONMENT, ARGUMENT))

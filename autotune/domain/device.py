@@ -150,7 +150,6 @@ class Offer:
     full_usd_per_hour: float | None = None  # owned: with the purchase spread over its use
     price_age_days: int | None = None  # when the job was read; None where there is no date
     month_usd: float | None = None  # subscription: what a month costs, however little is used
-    month_hours: float | None = None
     memory_source: str = ""  # where the device's memory was read; empty: the catalogue
     instance: str = ""  # "aws p4d.24xlarge", where it was named so
     price_scaled_from: int = 0  # devices of the machine whose share the price is; 0: its own price

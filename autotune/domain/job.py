@@ -371,3 +371,11 @@ class Job:
     def tokens(self) -> int:
         """[tokens] of the run without padding: steps x global batch x sequences x mean length."""
         return round(self.steps * self.global_batch_size * self.work.sequences * self.lengths.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """A job and the variant of the file that it is; empty where there is just one."""
+
+    variant: str
+    job: Job

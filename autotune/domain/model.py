@@ -59,7 +59,7 @@ class Model:
     activation: str = "silu"
     position: Position = "rope"
     qkv_bias: bool = False
-    attention_out_bias: bool = False
+    attention_out_bias: bool = False  # `fingerprint` alone reads it: kept runs are found by that
     mlp_bias: bool = False
     head_bias: bool = False
     norm_bias: bool = False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.catalog.models.models import local_folder
+from autotune.domain.config import fsdp_settings
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import whole
@@ -110,7 +111,7 @@ def request_for(
     if offer.network is not None:
         body |= {"nodes": offer.nodes, "network": offer.network.name}
     if config.sharding == "fsdp":
-        body["fsdp_config"] = _fsdp(job, config)
+        body["fsdp_config"] = fsdp_settings(config, quantised=method.is_quantised)
     if config.environment:
         body["environment"] = config.environment
     if config.arguments:
@@ -224,15 +225,3 @@ def _worker_counts(offer: Offer, config: Config) -> list[int]:
     """The config's own count, and none: what a batch costs in one process."""
     most = max(offer.host.cores // offer.count, 1)
     return sorted({0, min(config.num_dataloader_workers, most)})
-
-
-def _fsdp(job: Job, config: Config) -> dict[str, Any]:
-    """By the names of TrainingArguments.fsdp_config, as the exported arguments have them."""
-    return {
-        "version": 2,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "reshard_after_forward": True,
-        "state_dict_type": "SHARDED_STATE_DICT",
-        "cpu_ram_efficient_loading": job.method.base not in {"int8", "nf4"},
-        "activation_checkpointing": config.activation_checkpointing == "full",
-    }

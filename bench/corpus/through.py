@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.domain.errors import InputError
+from autotune.domain.job import NamedJob
 from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import CompareOptions, compare, exit_status
-from autotune.app.job.load import NamedJob, load_job, load_jobs
+from autotune.app.job.load import load_job, load_jobs
 from autotune.app.tune.priced import OLDEST, price_notes
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.limits import held_with
+from autotune.domain.job import NamedJob
 from autotune.domain.typed.overrides import Overrides
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.job.load import NamedJob, load_job
+from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.changes import more_devices
 from autotune.app.whatif.relaxations import _climbing, relaxations
@@ -21,6 +21,7 @@ from autotune.cost.memory.peak import INSTANTS
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.edit import Edit
+from autotune.domain.job import NamedJob
 from autotune.report.payload import estimate_payload, recommendation_payload
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import ESTIMATE_REPORT, TUNE_REPORT

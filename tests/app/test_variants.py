@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import NamedJob, jobs_of_line, load_job, load_jobs
+from autotune.app.job.load import jobs_of_line, load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, NamedJob
 
 ROOT = Path(__file__).parents[2]
 BASE: dict[str, Any] = {

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import NamedJob, load_job
+from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.cli.application import run
+from autotune.domain.job import NamedJob
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.layout.csv_rows import recommendation_csv

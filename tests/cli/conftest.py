@@ -11,7 +11,7 @@ import commandline
 import pytest
 import samples
 
-from autotune.app.job.load import NamedJob
+from autotune.domain.job import NamedJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
-from autotune.app.job.load import NamedJob, load_job
+from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.answer.contract import plain
 from autotune.domain.errors import InputError
+from autotune.domain.job import NamedJob
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.payload import estimate_payload
 from bench.consistency import contradictions

@@ -194,11 +194,11 @@ def test_the_arguments_are_those_that_are_exported(
 
 def test_fsdp_is_set_up_as_it_is_exported(job: Job, offer: Offer, config: Config) -> None:
     from autotune.trainers.contract import Plan
-    from autotune.trainers.hf.launch import fsdp_settings
+    from autotune.trainers.hf.arguments import _devices
 
     sharded = config.with_knobs(sharding="fsdp", activation_checkpointing="full")
     plan = Plan(
         job=job, offer=offer, config=sharded, torch=(2, 13, 0), transformers=(5, 23, 0), trl=None,
         checkpoint_bytes=1.0, risk="", out_dir="out",
     )  # fmt: skip
-    assert request_for(job, offer, sharded)["fsdp_config"] == fsdp_settings(plan)
+    assert request_for(job, offer, sharded)["fsdp_config"] == _devices(plan)["fsdp_config"]

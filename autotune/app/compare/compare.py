@@ -41,11 +41,10 @@ from autotune.space.rules import BUFFERS_TOO_LARGE, least_buffers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from autotune.app.job.load import NamedJob
     from autotune.app.tune.priced import Priced
     from autotune.cost.bill import Bill
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, NamedJob
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective, Selection
 

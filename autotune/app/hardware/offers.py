@@ -189,7 +189,6 @@ def _priced(offer: Offer, section: HardwareSection, label: str, assumed: list[As
             usd_per_hour=total,
             price_source=source,
             month_usd=parse_usd(price.per_month),
-            month_hours=price.hours,
         )
     if offer.device.is_cpu:
         assumed.append(Assumption(f"{label}.price", "free", "your own machine; electricity apart"))

@@ -26,13 +26,12 @@ from autotune.app.job.variants import Variant, checked, chosen, variants_of
 from autotune.catalog.devices import find_machine
 from autotune.catalog.files import MACHINES, kept_at_home
 from autotune.domain.errors import InputError
-from autotune.domain.job import Assumption, Job
+from autotune.domain.job import Assumption, Job, NamedJob
 from autotune.domain.typed.overrides import Overrides
 from autotune.domain.typed.values import parse_offer_price
 from autotune.domain.units import format_usd
 from autotune.evidence.learned.store import PLACE as LEARNED
 from autotune.evidence.runs_seen import FOLDER as VERIFIED
-from autotune.frozen import dataclass
 from autotune.trainers.contract import JOB_KEYS
 
 if TYPE_CHECKING:
@@ -79,18 +78,17 @@ def load_job(  # noqa: PLR0913 - one argument a flag of the command line
 def only_job(found: Sequence[NamedJob], source: str) -> Job:
     """The one job of a file. Raises InputError where it holds several."""
     if len(found) > 1:
-        msg = f"{source} holds {len(found)} variants, and one is needed here"
-        names = ", ".join(named.variant for named in found[:8])
-        raise InputError(msg, f"add --variant with one of: {names}; compare takes them all")
+        raise several_jobs(found, source)
     return found[0].job
 
 
-@dataclass(frozen=True, slots=True)
-class NamedJob:
-    """A job and the variant of the file that it is; empty where there is just one."""
-
-    variant: str
-    job: Job
+def several_jobs(found: Sequence[NamedJob], source: str) -> InputError:
+    """The refusal of a file of several jobs, where one is needed."""
+    names = ", ".join(named.variant for named in found[:8])
+    return InputError(
+        f"{source} holds {len(found)} variants, and one is needed here",
+        f"add --variant with one of: {names}; compare takes them all",
+    )
 
 
 def load_jobs(
@@ -169,7 +167,8 @@ def _jobs(
         job = resolve(file, base_dir, measured=MACHINES in kept)
         if overrides.max_price is not None:
             job = _within_price(job, file, overrides.max_price, base_dir)
-        job = _without_another(job, document, each)
+        if each.document is not document:  # it was changed
+            job = _without_another(job, document, each)
         if kept - {MACHINES}:
             from autotune.app.job.evidence import with_past
 

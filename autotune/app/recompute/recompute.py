@@ -39,12 +39,11 @@ from autotune.report.recorded import recorded_payload
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autotune.app.job.load import NamedJob
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.answer.waterfall import Waterfall
     from autotune.domain.config import KnobClass
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, NamedJob
 
 DRIFT = "the same question asked again"
 # Fields of the job by what a change of them is called, and what it does to the training.

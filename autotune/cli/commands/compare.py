@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.app.compare.compare import CompareOptions
-    from autotune.app.job.load import NamedJob
     from autotune.domain.answer.recommendation import Asked
+    from autotune.domain.job import NamedJob
 
 
 @with_option_sets

@@ -59,7 +59,7 @@ def estimate(
     """
     from autotune.app.estimate import estimate as price_config
     from autotune.app.estimate import exit_status
-    from autotune.app.job.load import only_job
+    from autotune.app.job.load import several_jobs
     from autotune.report.payload import estimate_payload
     from autotune.report.screens.estimate import estimate_screen
     from autotune.report.sections.answer import ESTIMATE_REPORT
@@ -69,8 +69,11 @@ def estimate(
         msg = "--full-trace and --fidelity formula contradict each other"
         raise InputError(msg, "leave one of them out")
     with Progress(quiet=output.quiet):
+        jobs = source.jobs(line, changes)
+        if len(jobs) > 1:
+            raise several_jobs(jobs, str(source.job or "the command"))
         found = price_config(
-            only_job(source.jobs(line, changes), str(source.job or "the command")),
+            jobs[0].job,
             fidelity=fidelity.value,
             claim=claim,
             full_trace=full_trace,

@@ -31,11 +31,11 @@ from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.app.job.load import NamedJob
     from autotune.app.probing.plan import ProbeOptions
     from autotune.app.runs.folder import RecordedRun
     from autotune.app.tune.tune import Options
     from autotune.domain.answer.recommendation import Asked, Recommendation
+    from autotune.domain.job import NamedJob
     from autotune.report.schema import RecommendationPayload
 
 TRIALS = 100

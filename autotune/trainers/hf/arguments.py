@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import UNSET
+from autotune.domain.config import UNSET, fsdp_settings
 from autotune.trainers.hf.adapter import precision_arguments
 from autotune.trainers.hf.keys import WORDS
-from autotune.trainers.hf.launch import fsdp_settings
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
     FSDP_BOOL,
@@ -157,5 +156,7 @@ def _devices(plan: Plan) -> dict[str, object]:
         arguments["ddp_find_unused_parameters"] = False
     if plan.config.sharding == "fsdp" and plan.transformers >= FSDP_BOOL:
         arguments["fsdp"] = True
-        arguments["fsdp_config"] = fsdp_settings(plan)
+        away = {"cpu_offload": True} if plan.config.offload == "all" else {}
+        fsdp = fsdp_settings(plan.config, quantised=plan.quantized)
+        arguments["fsdp_config"] = {**fsdp, **away}
     return arguments

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
-from autotune.domain.config import UNSET, ZERO_STAGE
+from autotune.domain.config import UNSET, ZERO_STAGE, fsdp_settings
 from autotune.trainers.hf.adapter import mixed_precision
 
 if TYPE_CHECKING:
@@ -47,33 +47,13 @@ def accelerate_yaml(plan: Plan) -> str:
     if plan.config.precision == "fp8":
         settings["fp8_config"] = {"fp8_backend": "AO"}
     if plan.config.sharding == "fsdp":
-        settings["fsdp_config"] = _fsdp(plan)
+        fsdp = fsdp_settings(plan.config, quantised=plan.quantized)
+        shards = {f"fsdp_{name}": value for name, value in fsdp.items()}
+        shards["fsdp_offload_params"] = plan.config.offload == "all"
+        settings["fsdp_config"] = shards
     if plan.config.sharding in ZERO_STAGE:
         settings["deepspeed_config"] = _deepspeed(plan)
     return "".join(_yaml_lines(settings))
-
-
-def fsdp_settings(plan: Plan) -> dict[str, object]:
-    """FSDP2 settings by the names that TrainingArguments.fsdp_config takes.
-
-    Checkpoints are sharded: a full state dict gathered on a nearly full device is a known way to
-    run out of memory after training has succeeded.
-    """
-    return {
-        "version": 2,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "reshard_after_forward": True,
-        "state_dict_type": "SHARDED_STATE_DICT",
-        "cpu_ram_efficient_loading": not plan.quantized,
-        "activation_checkpointing": plan.config.activation_checkpointing == "full",
-        **({"cpu_offload": True} if plan.config.offload == "all" else {}),
-    }
-
-
-def _fsdp(plan: Plan) -> dict[str, object]:
-    settings = {f"fsdp_{name}": value for name, value in fsdp_settings(plan).items()}
-    settings.pop("fsdp_cpu_offload", None)  # the launcher's name for it is another
-    return {**settings, "fsdp_offload_params": plan.config.offload == "all"}
 
 
 def _deepspeed(plan: Plan) -> dict[str, object]:
