@@ -42,7 +42,7 @@ from autotune.domain.typed.stated import (
     StepTimes,
     entries,
 )
-from autotune.domain.typed.values import Knobs, Text, parse_step_time, wrong
+from autotune.domain.typed.values import Knobs, Text, parse_step_time, refuse
 from autotune.domain.units import (
     TERA,
     format_bytes,
@@ -274,12 +274,10 @@ class _Entry(Circumstances):
         given = {fact.key for fact in FACTS if getattr(self, fact.key)}
         if not given and not self.config:
             keys = ", ".join(("config", *(fact.key for fact in FACTS)))
-            msg = f"an entry states nothing; it takes {keys}"
-            raise wrong(msg)
+            refuse(f"an entry states nothing; it takes {keys}")
         for fact in FACTS:
             if fact.needs and fact.key in given and fact.needs not in given:
-                msg = f"{fact.key} is what {fact.needs} come to, and none are stated"
-                raise wrong(msg)
+                refuse(f"{fact.key} is what {fact.needs} come to, and none are stated")
         return self
 
 

@@ -22,9 +22,9 @@ from autotune.domain.typed.values import (
     machine_list,
     machine_word,
     real,
+    refuse,
     shown,
     whole,
-    wrong,
 )
 from autotune.domain.units import HOUR_S, parse_seconds
 
@@ -42,8 +42,7 @@ def _hours(value: object) -> object:
         try:
             return parse_seconds(value[:100]) / HOUR_S
         except InputError:
-            msg = f'{shown(value)} must be hours, such as 2.5, or a duration, such as "10 min"'
-            raise wrong(msg) from None
+            refuse(f'{shown(value)} must be hours, such as 2.5, or a duration, such as "10 min"')
     return value
 
 
@@ -127,12 +126,10 @@ class PhaseSection(PartSection):
     def _agrees(self) -> PhaseSection:
         if bool(self.runs) == bool(self.parts):
             both = "both" if self.runs else "neither"
-            msg = f"phase {shown(self.name)} needs runs or parts, and states {both}"
-            raise wrong(msg)
+            refuse(f"phase {shown(self.name)} needs runs or parts, and states {both}")
         for part in self.parts:
             if not part.runs:
-                msg = f"part {shown(part.name)} of phase {shown(self.name)} has no runs"
-                raise wrong(msg)
+                refuse(f"part {shown(part.name)} of phase {shown(self.name)} has no runs")
         return self
 
 
@@ -160,16 +157,13 @@ class CampaignFile(Section):
     @model_validator(mode="after")
     def _agrees(self) -> CampaignFile:
         if self.phases and self.runs:
-            msg = "state phases or runs, not both; a phase holds runs"
-            raise wrong(msg)
+            refuse("state phases or runs, not both; a phase holds runs")
         if not self.phases and not self.runs:
-            msg = "the campaign is empty: state phases, or runs"
-            raise wrong(msg)
+            refuse("the campaign is empty: state phases, or runs")
         count = sum(run.repeat for run in self.runs) + sum(
             run.repeat for phase in self.phases for part in (phase, *phase.parts)
             for run in part.runs
         )  # fmt: skip
         if count > MOST_RUNS:
-            msg = f"the campaign holds {count:,} runs, and at most {MOST_RUNS:,} are planned"
-            raise wrong(msg)
+            refuse(f"the campaign holds {count:,} runs, and at most {MOST_RUNS:,} are planned")
         return self

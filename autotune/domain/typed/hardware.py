@@ -19,10 +19,10 @@ from autotune.domain.typed.values import (
     Size,
     Text,
     real,
+    refuse,
     shown,
     text_or_mapping,
     whole,
-    wrong,
 )
 
 
@@ -48,11 +48,9 @@ class OwnedSection(Section):
         if self.purchase is None:
             stated = [k for k in ("lifetime", "utilisation") if getattr(self, k) is not None]
             if stated:
-                msg = f"{', '.join(stated)} spread the purchase, and none is stated"
-                raise wrong(msg)
+                refuse(f"{', '.join(stated)} spread the purchase, and none is stated")
             if self.cost == "full":
-                msg = "cost: full counts the purchase; state purchase, such as 2000 USD"
-                raise wrong(msg)
+                refuse("cost: full counts the purchase; state purchase, such as 2000 USD")
         return self
 
 
@@ -96,24 +94,19 @@ class HardwareSection(Section):
     @model_validator(mode="after")
     def _agrees(self) -> HardwareSection:
         if self.price is not None and self.owned is not None:
-            msg = "state price or owned, not both"
-            raise wrong(msg)
+            refuse("state price or owned, not both")
         rates = (self.interruptions_per_hour, self.interruptions_per_day)
         if None not in rates:
-            msg = "state interruptions_per_hour or interruptions_per_day, not both"
-            raise wrong(msg)
+            refuse("state interruptions_per_hour or interruptions_per_day, not both")
         if rates != (None, None) and not self.spot:
-            msg = "only spot offers are interrupted; add spot: true"
-            raise wrong(msg)
+            refuse("only spot offers are interrupted; add spot: true")
         if self.count % self.nodes:
-            msg = (
+            refuse(
                 f"count is {self.count} and nodes is {self.nodes}: count is of all machines "
                 "together, the same number on each"
             )
-            raise wrong(msg)
         if self.network is not None and self.nodes == 1:
-            msg = f"network {shown(self.network)} joins machines, and nodes is 1"
-            raise wrong(msg)
+            refuse(f"network {shown(self.network)} joins machines, and nodes is 1")
         return self
 
     @property

@@ -50,10 +50,10 @@ from autotune.domain.typed.values import (
     method_word,
     numeric_knobs,
     real,
+    refuse,
     text_or_mapping,
     version_text,
     whole,
-    wrong,
 )
 
 MOST_ELEMENTS = 10**12
@@ -74,8 +74,9 @@ class DeepSpeedSection(Section):
     @model_validator(mode="after")
     def _agrees(self) -> DeepSpeedSection:
         if self.bf16_optimizer_states and not self.bf16_master_weights_and_grads:
-            msg = "bf16_optimizer_states holds only where bf16_master_weights_and_grads is true too"
-            raise wrong(msg)
+            refuse(
+                "bf16_optimizer_states holds only where bf16_master_weights_and_grads is true too"
+            )
         return self
 
 
@@ -99,14 +100,11 @@ class MethodSection(Section):
         if self.kind == "full":
             stated = [k for k in ADAPTER_KEYS if getattr(self, k) not in {None, "none"}]
             if stated:
-                msg = f"{', '.join(stated)} belong to lora, but kind is full"
-                raise wrong(msg)
+                refuse(f"{', '.join(stated)} belong to lora, but kind is full")
             if self.base in QUANTISED:
-                msg = f"base {self.base} cannot be trained in full; take 16bit or 32bit, or lora"
-                raise wrong(msg)
+                refuse(f"base {self.base} cannot be trained in full; take 16bit or 32bit, or lora")
         if self.kind == "qlora" and self.base not in {None, "nf4"}:
-            msg = f"qlora means base nf4, but base is {self.base}; write kind: lora"
-            raise wrong(msg)
+            refuse(f"qlora means base nf4, but base is {self.base}; write kind: lora")
         return self
 
 
@@ -123,16 +121,13 @@ class LengthsSection(Section):
     def _agrees(self) -> LengthsSection:
         if self.histogram is not None:
             if any(value is not None for value in (self.p50, self.p95, self.max, self.mean)):
-                msg = "state either histogram or p50, p95 and max, not both"
-                raise wrong(msg)
+                refuse("state either histogram or p50, p95 and max, not both")
             return self
         if self.p50 is None or self.p95 is None:
-            msg = "state p50 and p95 (and max, or max_length is taken), or histogram: FILE"
-            raise wrong(msg)
+            refuse("state p50 and p95 (and max, or max_length is taken), or histogram: FILE")
         top = self.max if self.max is not None else self.p95
         if not self.p50 <= self.p95 <= top:
-            msg = f"out of order: p50 {self.p50:g} <= p95 {self.p95:g} <= max {top:g} must hold"
-            raise wrong(msg)
+            refuse(f"out of order: p50 {self.p50:g} <= p95 {self.p95:g} <= max {top:g} must hold")
         return self
 
 
@@ -154,21 +149,17 @@ class DataSection(Section):
     def _agrees(self) -> DataSection:
         lengths = self.lengths
         if self.dataset is not None and lengths is not None and lengths.histogram is not None:
-            msg = "lengths come from the dataset; state one of dataset and lengths.histogram"
-            raise wrong(msg)
+            refuse("lengths come from the dataset; state one of dataset and lengths.histogram")
         if self.tokenizer is not None and self.dataset is None:
-            msg = "tokenizer is for counting the tokens of a dataset, and none is stated"
-            raise wrong(msg)
+            refuse("tokenizer is for counting the tokens of a dataset, and none is stated")
         if self.column is not None and self.dataset is None:
-            msg = "column is one of a dataset's, and none is stated"
-            raise wrong(msg)
+            refuse("column is one of a dataset's, and none is stated")
         top = lengths and (lengths.max or lengths.p95)
         if top and self.max_length and top > self.max_length:
-            msg = (
+            refuse(
                 f"lengths reach {top:g} but max_length is {self.max_length}: "
                 "lengths are after truncation, so their max cannot be above it"
             )
-            raise wrong(msg)
         return self
 
 
@@ -183,8 +174,7 @@ class TrainSection(Section):
     @model_validator(mode="after")
     def _agrees(self) -> TrainSection:
         if self.epochs is not None and self.steps is not None:
-            msg = "state epochs or steps, not both"
-            raise wrong(msg)
+            refuse("state epochs or steps, not both")
         return self
 
 
@@ -227,11 +217,9 @@ class MeasuredSection(Section):
     def _agrees(self) -> MeasuredSection:
         quantities = set(type(self).model_fields) - {"memory_kind"}
         if all(getattr(self, name) is None for name in quantities):
-            msg = f"state at least one of {', '.join(sorted(quantities))}"
-            raise wrong(msg)
+            refuse(f"state at least one of {', '.join(sorted(quantities))}")
         if self.memory_kind is not None and self.peak_memory is None:
-            msg = "memory_kind says what peak_memory is, and none is stated"
-            raise wrong(msg)
+            refuse("memory_kind says what peak_memory is, and none is stated")
         return self
 
 
@@ -254,8 +242,7 @@ class EvidenceSection(Section):
     @model_validator(mode="after")
     def _agrees(self) -> EvidenceSection:
         if self.measured is None and not self.today:
-            msg = "state what was measured, or today: true for the config in use now"
-            raise wrong(msg)
+            refuse("state what was measured, or today: true for the config in use now")
         return self
 
 
@@ -339,24 +326,19 @@ class JobFile(Section):
     @model_validator(mode="after")
     def _agrees(self) -> JobFile:
         if self.variants:
-            msg = "variants is a list of several jobs, and one is needed here; choose one of them"
-            raise wrong(msg)
+            refuse("variants is a list of several jobs, and one is needed here; choose one of them")
         if self.train == "none" and self.evaluation is None:
-            msg = "train: none is an evaluation-only run, and evaluation is not stated"
-            raise wrong(msg)
+            refuse("train: none is an evaluation-only run, and evaluation is not stated")
         if sum(entry.today for entry in self.evidence) > 1:
-            msg = "only one entry of evidence can be today's"
-            raise wrong(msg)
+            refuse("only one entry of evidence can be today's")
         steps = self.train.steps if isinstance(self.train, TrainSection) else None
         sized = (self.data.rows, self.data.dataset, steps)
         histogram = self.data.lengths and self.data.lengths.histogram
         if self.train != "none" and not histogram and all(value is None for value in sized):
-            msg = "data.rows is missing: how many rows there are, or dataset: FILE"
-            raise wrong(msg)
+            refuse("data.rows is missing: how many rows there are, or dataset: FILE")
         held_out = None if self.train == "none" else self.data.held_out
         if self.evaluation is not None and self.evaluation.rows is None and held_out is None:
-            msg = "evaluation.rows is missing: how many rows an evaluation reads"
-            raise wrong(msg)
+            refuse("evaluation.rows is missing: how many rows an evaluation reads")
         return self
 
 

@@ -25,9 +25,9 @@ from autotune.domain.typed.values import (
     empty_list,
     parse_step_time,
     real,
+    refuse,
     shown,
     whole,
-    wrong,
 )
 from autotune.domain.units import parse_figure, parse_seconds, parse_span
 
@@ -44,14 +44,12 @@ def _span(parse: Callable[[str], float]) -> BeforeValidator:
         if isinstance(value, list | tuple) and len(value) == 2:  # noqa: PLR2004 - two ends
             value = " to ".join(str(end) for end in value)
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            msg = f"{shown(value)} must be a figure or a range of two, such as {_EXAMPLES[parse]}"
-            raise wrong(msg)
+            refuse(f"{shown(value)} must be a figure or a range of two, such as {_EXAMPLES[parse]}")
         text = str(value)[:MAX_CHARACTERS]
         try:
             parse_span(text, parse)
         except InputError as error:
-            msg = f"{error.message}; write it as {_EXAMPLES[parse]}"
-            raise wrong(msg) from None
+            refuse(f"{error.message}; write it as {_EXAMPLES[parse]}")
         return text
 
     return BeforeValidator(check)
@@ -73,8 +71,7 @@ def _few(value: object) -> object:
     if not isinstance(value, dict):
         return value  # refused by its type
     if not value or len(value) > MOST_NAMED:
-        msg = f"{len(value)} named figures, and 1 to {MOST_NAMED} are taken"
-        raise wrong(msg)
+        refuse(f"{len(value)} named figures, and 1 to {MOST_NAMED} are taken")
     return value
 
 
@@ -97,8 +94,7 @@ class StatedMemory(Section):
     @model_validator(mode="after")
     def _agrees(self) -> StatedMemory:
         if all(getattr(self, name) is None for name in type(self).model_fields):
-            msg = f"state at least one of {', '.join(type(self).model_fields)}"
-            raise wrong(msg)
+            refuse(f"state at least one of {', '.join(type(self).model_fields)}")
         return self
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator
 from pydantic_core import PydanticCustomError
@@ -61,9 +61,10 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
-def wrong(reason: str) -> PydanticCustomError:
-    """A check's refusal; the reason is shown as it stands."""
-    return PydanticCustomError("value", "{reason}", {"reason": reason})
+def refuse(reason: str) -> NoReturn:
+    """Raise a check's refusal, whose reason is shown as it stands."""
+    kind = "value"
+    raise PydanticCustomError(kind, "{reason}", {"reason": reason}) from None
 
 
 def shown(value: object) -> str:
@@ -95,8 +96,7 @@ def _whole(value: object, low: int, high: int, *, scaled: bool) -> int:
         number = _scaled(value, exact=not scaled)
     if number is None or not float(low) <= number <= float(high) or number != int(number):
         also = ", such as 50000, 50k or 1.5M" if scaled else ""
-        msg = f"{shown(value)} must be a whole number from {low} to {high:,}{also}"
-        raise wrong(msg)
+        refuse(f"{shown(value)} must be a whole number from {low} to {high:,}{also}")
     return int(number)
 
 
@@ -129,8 +129,7 @@ def _scaled(text: str, *, exact: bool) -> float | None:
     unit = match[2].casefold()
     if exact and unit in _POWERS:
         decimal, binary = number * _SCALES[unit], number * _POWERS[unit]
-        msg = f"{shown(text)} can be read as {decimal:,.0f} or as {binary:,.0f}; write it out"
-        raise wrong(msg)
+        refuse(f"{shown(text)} can be read as {decimal:,.0f} or as {binary:,.0f}; write it out")
     return None if exact else round(number * _SCALES[unit], 6)  # so 1.1M is whole
 
 
@@ -142,8 +141,7 @@ def real(low: float, high: float, *, open_low: bool = False) -> BeforeValidator:
         inside = number is not None and low <= number <= high
         if number is None or not inside or (open_low and number == low):
             above = f"above {low:g}" if open_low else f"from {low:g}"
-            msg = f"{shown(value)} must be a number {above} to {high:g}"
-            raise wrong(msg)
+            refuse(f"{shown(value)} must be a number {above} to {high:g}")
         return number
 
     return BeforeValidator(check)
@@ -160,7 +158,7 @@ def _confidence(value: object) -> float:
         percent = number is not None and 50.0 < number < 100.0  # noqa: PLR2004 - per cent
         if number is not None and percent:
             msg += f"; {number:g} % is written {number / 100:g}"
-        raise wrong(msg)
+        refuse(msg)
     return number
 
 
@@ -191,24 +189,23 @@ def _refuse_points(text: str) -> None:
     """Raise for "304.000" where a whole number is meant: half of the world parts thousands so."""
     if _POINTED.fullmatch(text.strip()):
         thousands = text.strip().replace(".", "")
-        msg = (
+        refuse(
             f"{shown(text)} can be read as a decimal or as {int(thousands):,}; "
             f"write {thousands} if that is meant"
         )
-        raise wrong(msg)
 
 
 def _refuse_commas(text: str) -> None:
     """Raise for "1,5" and "60,00": a comma parts groups of three digits and nothing else."""
     if "," in text and not _GROUPED.fullmatch(text):
-        msg = f"{shown(text)}: a comma parts thousands (304,000) and a point starts decimals (1.5)"
-        raise wrong(msg)
+        refuse(
+            f"{shown(text)}: a comma parts thousands (304,000) and a point starts decimals (1.5)"
+        )
 
 
 def _text(value: str) -> str:
     if not value.strip() or len(value) > MAX_CHARACTERS or not value.isprintable():
-        msg = f"{shown(value)} must be printable text of 1 to {MAX_CHARACTERS} characters"
-        raise wrong(msg)
+        refuse(f"{shown(value)} must be printable text of 1 to {MAX_CHARACTERS} characters")
     return value.strip()
 
 
@@ -217,15 +214,13 @@ def _unit(parse: Callable[[str], float], high: float, *, open_low: bool) -> Befo
 
     def check(value: object) -> str:
         if not isinstance(value, str):
-            msg = f"{shown(value)} must carry its unit: {_example_of(parse)}"
-            raise wrong(msg)
+            refuse(f"{shown(value)} must carry its unit: {_example_of(parse)}")
         try:
             number = parse(value[:MAX_CHARACTERS])
         except InputError as error:
-            raise wrong(_with_hint(error)) from None
+            refuse(_with_hint(error))
         if number > high or (open_low and number <= 0):
-            msg = f"{shown(value)} must be above zero and sensible"
-            raise wrong(msg)
+            refuse(f"{shown(value)} must be above zero and sensible")
         return value
 
     return BeforeValidator(check)
@@ -300,26 +295,24 @@ def _knobs(values: dict[str, Any]) -> dict[str, Any]:
         except PydanticCustomError as error:
             problems.append(error.message())
     if problems:
-        raise wrong("; ".join(problems))
+        refuse("; ".join(problems))
     return parsed
 
 
 def _parsed_knob(name: str, value: object) -> object:
     refuse_quality(name)
     if not isinstance(value, str | int | bool) or len(shown(value)) > 60:  # noqa: PLR2004
-        msg = f"{name[:60]} must be one value, not {shown(value)}"
-        raise wrong(msg)
+        refuse(f"{name[:60]} must be one value, not {shown(value)}")
     try:
         return knob(name[:MAX_CHARACTERS]).parse(value)
     except InputError as error:
-        raise wrong(_with_hint(error)) from None
+        refuse(_with_hint(error))
 
 
 def version_text(value: object) -> object:
     """A version must be text: YAML reads 2.10 as the number 2.1."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        msg = f"{shown(value)} is a number, which cannot tell 2.1 from 2.10; put it in quotes"
-        raise wrong(msg)
+        refuse(f"{shown(value)} is a number, which cannot tell 2.1 from 2.10; put it in quotes")
     return value
 
 
@@ -328,8 +321,7 @@ def refuse_quality(name: str) -> None:
     if name in QUALITY_WORDS:
         key = QUALITY_WORDS[name]
         what = f"set {key} in the job instead" if key else "autotune neither reads nor changes it"
-        msg = f'"{name}" changes what is trained, so it is no knob: {what}'
-        raise wrong(msg)
+        refuse(f'"{name}" changes what is trained, so it is no knob: {what}')
 
 
 def numeric_knobs(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -340,10 +332,9 @@ def numeric_knobs(names: tuple[str, ...]) -> tuple[str, ...]:
         try:
             found = knob(name)
         except InputError as error:
-            raise wrong(_with_hint(error)) from None
+            refuse(_with_hint(error))
         if found.knob_class != "numeric" and not found.opt_in:
-            msg = f"{name} is neutral and always searched; allow opens what is not"
-            raise wrong(msg)
+            refuse(f"{name} is neutral and always searched; allow opens what is not")
     return tuple(own)
 
 
@@ -359,7 +350,7 @@ def machine_word(value: object) -> object:
     try:
         return machine_entry(value)
     except InputError as error:
-        raise wrong(_with_hint(error)) from None
+        refuse(_with_hint(error))
 
 
 def machine_list(value: object) -> object:
