@@ -56,13 +56,19 @@ class Column:
     """One column of a table: its key in JSON and CSV, its title, how a person reads a value.
 
     Without `show` the unit says how that the key ends with, and puts it on the right. A column
-    whose cells come as text needs no key; one without a title is left to JSON and CSV.
+    whose cells come as text needs no key; one without a title is left to JSON and CSV. of: what it
+    reads of the thing that a row is of; the attribute of its key, where that is left out.
     """
 
     key: str = ""
     title: str = ""
     show: Callable[[Any], str] | None = None
     right: bool = False
+    of: Callable[[Any], Any] | None = None
+
+    def value(self, item: object) -> object:
+        """What stands in its column of the row of that item."""
+        return getattr(item, self.key) if self.of is None else self.of(item)
 
     def cell(self, record: Mapping[str, Any]) -> str:
         """What a person reads of a record; empty where it has no value."""

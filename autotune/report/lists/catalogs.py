@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.paths import near
 from autotune.domain.units import format_count
@@ -15,7 +15,6 @@ from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from autotune.catalog.prices.prices import Price
     from autotune.domain.device import Device
@@ -32,12 +31,18 @@ class Listing:
     note: str = ""
     empty: str = "nothing to list"
 
+    @classmethod
+    def of(
+        cls, name: str, columns: tuple[Column, ...], items: Iterable[object], **texts: str
+    ) -> Listing:
+        """A row an item, by what each column reads of it. texts: note, empty."""
+        rows = tuple({column.key: column.value(item) for column in columns} for item in items)
+        return cls(name, columns, rows, **texts)
+
 
 def listing_payload(listing: Listing) -> dict[str, Any]:
     """The rows under the listing's name, every column in base units."""
-    keys = [column.key for column in listing.columns]
-    rows = [{key: row[key] for key in keys} for row in listing.rows]
-    return {"schema_version": SCHEMA_VERSION, listing.name: rows}
+    return {"schema_version": SCHEMA_VERSION, listing.name: list(listing.rows)}
 
 
 def listing_json(listing: Listing) -> str:
@@ -66,43 +71,8 @@ def listing_sections(listing: Listing) -> list[Section]:
 MILLION, BILLION = 1e6, 1e9
 
 
-class RunLike(Protocol):
-    """What a line of `autotune runs` needs."""
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        ...
-
-    @property
-    def job_name(self) -> str:
-        """The job's name."""
-        ...
-
-    @property
-    def created(self) -> str:
-        """ISO date and time."""
-        ...
-
-    @property
-    def answered(self) -> bool:
-        """Whether it holds an answer."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """Answered, running, failed, unfinished or damaged."""
-        ...
-
-    @property
-    def summary(self) -> str:
-        """The answer in a few words, or why there is none."""
-        ...
-
-
 def devices_listing(devices: Iterable[Device]) -> Listing:
     """Devices with what decides about them: memory, rates, bandwidth, capability."""
-    rows = tuple(_device_row(device) for device in devices)
     columns = (
         Column("name", "device"),
         Column("vendor"),
@@ -127,17 +97,7 @@ def devices_listing(devices: Iterable[Device]) -> Listing:
         "reached: the best share of it that matrix products have been seen (or are expected) "
         "to reach."
     )
-    return Listing("devices", columns, rows, note, "no device of that name")
-
-
-def _device_row(device: Device) -> dict[str, Any]:
-    names = (
-        "name", "vendor", "architecture", "compute_capability", "memory_driver_bytes",
-        "memory_torch_bytes", "memory_bandwidth_bytes_per_s", "fp32_flop_per_s",
-        "tf32_flop_per_s", "fp16_flop_per_s", "bf16_flop_per_s", "matmul_ceiling_fraction",
-        "tdp_w", "release_year", "source", "notes",
-    )  # fmt: skip
-    return {name: getattr(device, name) for name in names} | {"aliases": list(device.aliases)}
+    return Listing.of("devices", columns, devices, note=note, empty="no device of that name")
 
 
 def _capability(value: float) -> str:
@@ -150,27 +110,12 @@ def _tera(value: float) -> str:
 
 def models_listing(models: Iterable[Model], parameters: Mapping[str, int]) -> Listing:
     """Models with their exact parameter counts and the shape that decides about memory."""
-    rows = tuple(
-        {
-            "name": model.name,
-            "family": model.family,
-            "parameters": parameters[model.name],
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "num_attention_heads": model.num_attention_heads,
-            "num_kv_heads": model.num_kv_heads,
-            "vocab_size": model.vocab_size,
-            "max_position_embeddings": model.max_position_embeddings,
-            "num_experts": model.num_experts,
-            "tied_head": model.tied_head,
-            "source": model.source,
-        }
-        for model in models
-    )
     columns = (
         Column("name", "model"),
         Column("family", "family"),
-        Column("parameters", "params", _parameters, right=True),
+        Column(
+            "parameters", "params", _parameters, right=True, of=lambda model: parameters[model.name]
+        ),
         Column("num_layers", "layers", str, right=True),
         Column("hidden_size", "hidden", str, right=True),
         Column("num_attention_heads"),
@@ -182,7 +127,7 @@ def models_listing(models: Iterable[Model], parameters: Mapping[str, int]) -> Li
         Column("source"),
     )
     note = "Any other decoder: give the folder or file of its config.json as the model."
-    return Listing("models", columns, rows, note, "no model of that name")
+    return Listing.of("models", columns, models, note=note, empty="no model of that name")
 
 
 def _parameters(value: int) -> str:
@@ -191,92 +136,38 @@ def _parameters(value: int) -> str:
     return f"{value / MILLION:.0f} M"
 
 
-def runs_listing(runs: Iterable[RunLike]) -> Listing:
-    """Runs, as the folder holds them."""
-    rows = tuple(
-        {
-            "run_dir": str(run.path),
-            "job": run.job_name,
-            "created": run.created,
-            "finished": run.answered,
-            "state": run.state,
-            "answer": run.summary,
-        }
-        for run in runs
-    )
+def runs_listing(runs: Iterable[object]) -> Listing:
+    """Runs (of `app.runs.find`), as the folder holds them."""
     columns = (
-        Column("run_dir", "run", near),
-        Column("job"),
+        Column("run_dir", "run", near, of=lambda run: str(run.path)),
+        Column("job", of=lambda run: run.job_name),
         Column("created"),
-        Column("finished"),
+        Column("finished", of=lambda run: run.answered),
         Column("state"),
-        Column("answer", "answer"),
+        Column("answer", "answer", of=lambda run: run.summary),
     )
-    return Listing("runs", columns, rows, empty="no runs yet: autotune tune JOB makes one")
+    return Listing.of("runs", columns, runs, empty="no runs yet: autotune tune JOB makes one")
 
 
-class RefreshedLike(Protocol):
-    """What a line of `autotune prices refresh` needs."""
-
-    @property
-    def provider(self) -> str:
-        """The provider."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """Prices that are in place now; 0 when the old ones stayed."""
-        ...
-
-    @property
-    def problem(self) -> str:
-        """Why none came."""
-        ...
-
-    @property
-    def kept(self) -> str | None:
-        """The date of the last good copy, where it stayed."""
-        ...
-
-
-def refreshed_listing(found: Iterable[RefreshedLike]) -> Listing:
-    """Each provider: fetched, or what it kept and why."""
-    rows = tuple(
-        {
-            "provider": each.provider,
-            "prices": each.rows,
-            "kept": each.kept if not each.rows else None,
-            "problem": each.problem,
-        }
-        for each in found
-    )
+def refreshed_listing(found: Iterable[object]) -> Listing:
+    """Each provider (of `app.refresh_prices`): fetched, or what it kept and why."""
     columns = (
         Column("provider", "provider"),
-        Column("prices", "fetched", str, right=True),
-        Column("kept", "kept from"),
+        Column("prices", "fetched", str, right=True, of=lambda each: each.rows),
+        Column("kept", "kept from", of=lambda each: None if each.rows else each.kept),
         Column("problem", "why none came"),
     )
     note = "A provider that could not be read keeps its last good copy, else the shipped snapshot."
-    return Listing("refreshed", columns, rows, note)
+    return Listing.of("refreshed", columns, found, note=note)
 
 
 def prices_listing(prices: Iterable[Price]) -> Listing:
     """Prices of the catalogue, each with where and when it was seen."""
-    names = (
-        "provider", "instance", "count", "usd_per_hour", "spot_usd_per_hour", "region", "as_of",
-        "kind", "source", "notes", "suspicious",
-    )  # fmt: skip
-    rows = tuple(
-        {"device": price.device_name}
-        | {name: getattr(price, name) for name in names}
-        | {"sold_as": f"{price.provider} {price.instance}"}
-        for price in prices
-    )
     columns = (
-        Column("device", "device"),
+        Column("device", "device", of=lambda price: price.device_name),
         Column("provider"),
         Column("instance"),
-        Column("sold_as", "instance"),
+        Column("sold_as", "instance", of=lambda price: f"{price.provider} {price.instance}"),
         Column("count", "GPUs", str, right=True),
         Column("usd_per_hour", "USD/h", _money, right=True),
         Column("spot_usd_per_hour", "spot", _money, right=True),
@@ -291,7 +182,8 @@ def prices_listing(prices: Iterable[Price]) -> Listing:
         "USD/h is for all GPUs of the instance; doubtful prices (--format json says why) are never "
         "taken by default. A price in the job file or --price wins over these."
     )
-    return Listing("prices", columns, rows, note, "no price for a device or instance of that name")
+    empty = "no price for a device or instance of that name"
+    return Listing.of("prices", columns, prices, note=note, empty=empty)
 
 
 def _money(value: float) -> str:
