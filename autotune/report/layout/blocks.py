@@ -11,7 +11,7 @@ from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 Tone = Literal["plain", "strong", "good", "warn", "bad", "quiet"]
 
@@ -138,3 +138,33 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
+
+
+def table(
+    rows: Iterable[Sequence[str]],
+    *titles: str,
+    strong: Collection[int] = (),
+    groups: Collection[int] = (),
+) -> Table:
+    """Rows of text under titles, as `columns` takes them. strong, groups: of the rows, by place."""
+    cells = tuple(map(tuple, rows))
+    return Table(columns(*titles), cells, frozenset(strong), frozenset(groups))
+
+
+def bullets(items: Iterable[str], tone: Tone = "plain") -> Bullets:
+    """Short statements."""
+    return Bullets(tuple(items), tone)
+
+
+def section(title: str, first: Block, *rest: Block) -> Section:
+    """A heading and what of this stands under it; nothing at all where the first holds nothing."""
+    kept = tuple(block for block in (first, *rest) if _content(block))
+    return Section(title, kept if _content(first) else ())
+
+
+def _content(block: Block) -> object:
+    if isinstance(block, Paragraph):
+        return block.text
+    if isinstance(block, Table):
+        return block.rows
+    return block.bars if isinstance(block, Bars) else block.items

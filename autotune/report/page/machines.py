@@ -11,6 +11,7 @@ from autotune.report.page.axis import Axis, axis_for, time_unit
 from autotune.report.page.bills import figure_cell, figures, missed
 from autotune.report.page.blocks import Markup, head_html, joined, share, tag
 from autotune.report.phrases import config_phrase, marks_note, offer_name, price_marks, probability
+from autotune.report.sections.settings import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -277,19 +278,12 @@ def machines_to_choose(payload: RecommendationPayload) -> list[Row]:
             front.append(row)
     picked = [row for row in found if best and key_of(row) == key_of(best)]
     outside = [row for row in found if kept and row not in kept][:1]
-    few = _each([*picked, *_thinned(front, SHOWN - len(picked) - len(outside)), *outside, *kept])
+    few = _each([*picked, *thinned(front, SHOWN - len(picked) - len(outside)), *outside, *kept])
     return sorted(few[:SHOWN], key=lambda row: row.cost_usd.p50)
 
 
 def _each(rows: Sequence[Row]) -> list[Row]:
     return list({key_of(row): row for row in rows}.values())
-
-
-def _thinned(rows: Sequence[Row], count: int) -> list[Row]:
-    if len(rows) <= count:
-        return list(rows)
-    step = (len(rows) - 1) / (count - 1)
-    return [rows[round(i * step)] for i in range(count)]
 
 
 def plane_html(payload: RecommendationPayload) -> Markup:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.answer.limits import odds
 from autotune.domain.job import BUDGET, DEADLINE, SESSION, Limits
 from autotune.domain.units import format_count, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, Tone, columns
+from autotune.report.layout.blocks import Paragraph, Section, Tone, bullets, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,11 +27,8 @@ MAY_BE_LATE = {
 
 def stated_limits(limits: LimitsPayload) -> dict[str, float]:
     """The limits that somebody stated, by their names in JSON."""
-    pairs = (
-        ("deadline_s", limits.deadline_s), ("budget_usd", limits.budget_usd),
-        ("max_session_s", limits.max_session_s),
-    )  # fmt: skip
-    return {name: value for name, value in pairs if value is not None}
+    names = ("deadline_s", "budget_usd", "max_session_s")
+    return {name: limits[name] for name in names if limits[name] is not None}
 
 
 def odds_of_row(limits: LimitsPayload, row: Row) -> tuple[LimitOdds, ...]:
@@ -120,7 +117,7 @@ def claim_section(claim: Mapping[str, Any] | None) -> Section:
     if claim["verdict"] == "plausible" and _slow(claim):
         words, tone = "is possible, but far slower than this job should be", "warn"
     likely = claim["likely"]
-    rows = (
+    rates = (
         ("stated", format_count(claim["implied_tokens_per_s"]), _tera(claim["implied_flop_per_s"])),
         ("likely", format_count(likely["tokens_per_s"]), _tera(likely["flop_per_s"])),
         ("highest observed", "", _tera(claim["observed_flop_per_s"])),
@@ -131,13 +128,13 @@ def claim_section(claim: Mapping[str, Any] | None) -> Section:
         f"{format_seconds(likely['duration_s']['p10'])} to "
         f"{format_seconds(likely['duration_s']['p90'])} in all."
     )
-    blocks = (
+    return section(
+        "The claim",
         Paragraph(f'"{claim["stated"]}" {words}.', tone),
         Paragraph(f"{claim['reason'][:1].upper()}{claim['reason'][1:]}."),
-        Table(columns("", ">tokens/s", ">TFLOP/s"), rows),
+        table(rates, "", ">tokens/s", ">TFLOP/s"),
         Paragraph(span),
     )
-    return Section("The claim", blocks)
 
 
 def _slow(claim: Mapping[str, Any]) -> bool:
@@ -147,7 +144,7 @@ def _slow(claim: Mapping[str, Any]) -> bool:
 
 def contradictions_section(found: Sequence[str]) -> Section:
     """What the job file says of its plan or of its measurements that does not hold."""
-    return Section(CONTRADICTIONS, (Bullets(tuple(found), "warn"),) if found else ())
+    return section(CONTRADICTIONS, bullets(found, "warn"))
 
 
 def _tera(flop_per_s: float) -> str:

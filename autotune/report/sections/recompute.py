@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.paths import near
 from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, Table, bullets, section, table
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.payload import (
@@ -169,27 +169,23 @@ def _one_line(row: Row, part: Payload) -> str:
 
 def variants_table(parts: Sequence[Payload]) -> Section:
     """Each variant, before and after."""
-    rows = []
-    for part in parts:
-        for role in ("before", "after"):
-            row = part[role]
-            if row is None:
-                rows.append((part["variant"] or "", role, "nothing fits", "", "", "", ""))
-                continue
-            rows.append(
-                (
-                    part["variant"] or "",
-                    role,
-                    marked_name(offer_name(row), row),
-                    _short(row["config"]),
-                    format_seconds(row["duration_s"]["p50"]),
-                    format_usd(row["cost_usd"]["p50"]),
-                    format_bytes(row["memory_bytes"]["total"]),
-                )
-            )
-    titles = columns("variant", "", "machine", "config", ">duration", ">cost", ">memory")
-    table = Table(titles, tuple(rows))
-    return Section("Each variant, before and after", (table,))
+    rows = [
+        (
+            part["variant"] or "",
+            role,
+            marked_name(offer_name(row), row),
+            _short(row["config"]),
+            format_seconds(row["duration_s"]["p50"]),
+            format_usd(row["cost_usd"]["p50"]),
+            format_bytes(row["memory_bytes"]["total"]),
+        )
+        if (row := part[role])
+        else (part["variant"] or "", role, "nothing fits", "", "", "", "")
+        for part in parts
+        for role in ("before", "after")
+    ]
+    titles = ("variant", "", "machine", "config", ">duration", ">cost", ">memory")
+    return section("Each variant, before and after", table(rows, *titles))
 
 
 def _short(config: Mapping[str, Any]) -> str:
@@ -204,22 +200,12 @@ def changed_section(part: Payload) -> Section:
 
 
 def _changes(title: str, part: Payload, kinds: Sequence[str]) -> Section:
-    rows = tuple(
+    rows = (
         (each["what"], _value(each, "from"), _value(each, "to"), each["why"])
         for each in part["changes"]
         if each["kind"] in kinds
     )
-    if not rows:
-        return Section(title, ())
-    return Section(
-        title,
-        (
-            Table(
-                columns("", "before", "after", "why"),
-                rows,
-            ),
-        ),
-    )
+    return section(title, table(rows, "", "before", "after", "why"))
 
 
 def _value(each: Mapping[str, Any], key: str) -> str:
@@ -250,9 +236,8 @@ def _bill(part: Payload) -> Section:
     for name, show in (("duration_s", format_seconds), ("cost_usd", format_usd)):
         old, new = before[name]["p50"], after[name]["p50"]
         rows.append((name.rpartition("_")[0], show(old), show(new), _moved(old, new, show), ""))
-    titles = columns("", ">before", ">after", ">change", "because of")
-    table = Table(titles, tuple(rows))
-    return Section("The bill", (table,))
+    titles = ("", ">before", ">after", ">change", "because of")
+    return section("The bill", table(rows, *titles))
 
 
 def _moved(before: float, after: float, show: Callable[[float], str]) -> str:
@@ -273,8 +258,8 @@ def _memory(parts: Sequence[Payload]) -> Section:
     """Components down; before and after across, or variants across where there are several."""
     title = "Memory by component (GiB, at the peak)"
     if len(parts) == 1:
-        columns = [(role, parts[0][role]) for role in ("before", "after") if parts[0][role]]
-        return Section(title, (_memory_table(columns),) if columns else ())
+        picks = [(role, parts[0][role]) for role in ("before", "after") if parts[0][role]]
+        return section(title, _memory_table(picks))
     blocks: list[Block] = []
     for role in ("before", "after"):
         picks = [(part["variant"] or "", part[role]) for part in parts if part[role]]
@@ -286,7 +271,7 @@ def _memory(parts: Sequence[Payload]) -> Section:
 
 def _memory_table(picks: Sequence[tuple[str, Row]]) -> Table:
     memories = [row.memory_bytes for _, row in picks]
-    rows = tuple(
+    rows = (
         (
             MEMORY_LABELS.get(name, name),
             *(f"{memory.get(name, 0.0) / GIB:.2f}" for memory in memories),
@@ -294,14 +279,12 @@ def _memory_table(picks: Sequence[tuple[str, Row]]) -> Table:
         for name in (*MEMORY_LABELS, "total", "usable")
         if any(memory.get(name) for memory in memories)
     )
-    return Table(columns("", *(f">{name}" for name, _ in picks)), rows)
+    return table(rows, "", *(f">{name}" for name, _ in picks))
 
 
 def _observations(found: Sequence[Mapping[str, Any]]) -> Section:
-    items = tuple(
-        f"{each['id']} ({_measured(each)}): {each['status']}; {each['why']}" for each in found
-    )
-    return Section("What was measured before", (Bullets(items),) if items else ())
+    items = (f"{each['id']} ({_measured(each)}): {each['status']}; {each['why']}" for each in found)
+    return section("What was measured before", bullets(items))
 
 
 def _measured(each: Mapping[str, Any]) -> str:
@@ -321,9 +304,7 @@ def _unchanged_section(part: Payload) -> Section:
         for each in part["unchanged"]
         if each["kind"] in {"job", "machine", "software", "knob", "verdict"}
     ]
-    if not words:
-        return Section("What stays", ())
-    return Section("What stays", (Paragraph(", ".join(words[:MOST_KEPT]) + "."),))
+    return section("What stays", Paragraph(", ".join(words[:MOST_KEPT]) + "." * bool(words)))
 
 
 RECOMPUTE_REPORT = Report(_sections, recompute_csv, with_words)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, bullets, section, table
 from autotune.report.phrases import (
     NO_CHANGE,
     VERDICT,
@@ -63,11 +63,7 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
             rows.append((heading, "", ""))
         rows += [(n, knob_text(row.config[n]), reasons.get(n, "")) for n in names]
     width = 3 if reasons else 2
-    table = Table(
-        columns("setting", ">value", "why")[:width],
-        tuple(cells[:width] for cells in rows),
-        group_rows=frozenset(groups),
-    )
+    titles = ("setting", ">value", "why")[:width]
     notes = [
         Paragraph(
             f"{sentence(why or 'not searched')}: "
@@ -76,7 +72,8 @@ def settings_section(row: Row, reasons: dict[str, str]) -> Section:
         )
         for why in sorted(folded)
     ]
-    return Section("Settings", (table, *notes) if rows else tuple(notes))
+    drawn = table((cells[:width] for cells in rows), *titles, groups=groups)
+    return Section("Settings", (drawn, *notes) if rows else tuple(notes))
 
 
 def _class_of(name: str) -> str:
@@ -111,8 +108,7 @@ def today_section(payload: RecommendationPayload) -> Section:
         ]
     before, after = today.memory_bytes["total"], pick.memory_bytes["total"]
     rows.append(_quantity("peak memory", before, after, "bytes"))
-    titles = columns("", ">today", ">pick", ">change")
-    blocks: list[Block] = [Table(titles, tuple(rows))]
+    blocks: list[Block] = [table(rows, "", ">today", ">pick", ">change")]
     if lengths_open(payload.job):
         blocks.append(Paragraph(NO_SAVING))
     if today.verdict != "fits":
@@ -141,15 +137,13 @@ def alternatives_section(payload: RecommendationPayload) -> Section:
     several = len({offer_name(row) for row in [pick, *others]}) > 1
     rows = [_alternative("the pick", pick, pick, several=several)]
     rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
-    titles = columns("config", ">duration", ">cost", ">", ">memory", ">fits")
-    table = Table(titles, tuple(rows), strong_rows=frozenset({0}))
-    return Section("Alternatives", (table, *_explained([pick, *others])))
+    titles = ("config", ">duration", ">cost", ">", ">memory", ">fits")
+    return section("Alternatives", table(rows, *titles, strong={0}), explained([pick, *others]))
 
 
-def _explained(rows: Sequence[Row]) -> tuple[Block, ...]:
+def explained(rows: Sequence[Row]) -> Paragraph:
     """What the marks of the prices mean, where there are any."""
-    note = marks_note(rows)
-    return (Paragraph(note, "quiet"),) if note else ()
+    return Paragraph(marks_note(rows), "quiet")
 
 
 def _label(row: Row, pick: Row) -> str:
@@ -187,8 +181,8 @@ def front_section(payload: RecommendationPayload) -> Section:
     front = sorted(payload.pareto, key=lambda row: row.cost_usd.p50)
     if len(front) < 2:  # noqa: PLR2004 - a front of one is the pick
         return Section("Time against money", ())
-    shown = _thinned(front, FRONT)
-    rows = tuple(
+    shown = thinned(front, FRONT)
+    rows = (
         (
             marked_name(offer_name(row), row),
             config_phrase(row.config),
@@ -198,16 +192,16 @@ def front_section(payload: RecommendationPayload) -> Section:
         )
         for row in shown
     )
-    titles = columns("machine", "config", ">duration", ">cost", ">an hour saved costs")
-    table = Table(titles, rows)
-    return Section("Time against money", (table, *_explained(shown)))
+    titles = ("machine", "config", ">duration", ">cost", ">an hour saved costs")
+    return section("Time against money", table(rows, *titles), explained(shown))
 
 
-def _thinned(front: list[Row], count: int) -> list[Row]:
-    if len(front) <= count:
-        return front
-    step = (len(front) - 1) / (count - 1)
-    return [front[round(i * step)] for i in range(count)]
+def thinned(rows: Sequence[Row], count: int) -> list[Row]:
+    """So many of the rows at most, evenly, the first and the last among them."""
+    if len(rows) <= count:
+        return list(rows)
+    step = (len(rows) - 1) / (count - 1)
+    return [rows[round(i * step)] for i in range(count)]
 
 
 def _price_of_an_hour(cheapest: Row, row: Row) -> str:
@@ -222,12 +216,12 @@ def worth_a_probe_section(payload: RecommendationPayload) -> Section:
     if not pick or not found:
         return Section("Worth a probe", ())
     if lengths_open(payload.job):
-        items = tuple(f"{_typed(each)}: {each.why}" for each in found)
-        return Section("Worth a probe (how much depends on the row lengths)", (Bullets(items),))
-    rows = tuple((_typed(each), worth_phrase(each)) for each in found)
-    notes = Bullets(tuple(f"{each.change}: {each.why}" for each in found))
+        items = bullets(f"{_typed(each)}: {each.why}" for each in found)
+        return section("Worth a probe (how much depends on the row lengths)", items)
+    rows = ((_typed(each), worth_phrase(each)) for each in found)
+    notes = bullets(f"{each.change}: {each.why}" for each in found)
     title = "Worth a probe (nobody has measured these, so the pick does not use them)"
-    return Section(title, (Table(columns("change", "may save"), rows), notes))
+    return section(title, table(rows, "change", "may save"), notes)
 
 
 def _typed(each: WorthProbe) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.layout.blocks import Paragraph
+from autotune.report.sections.limits import stated_limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,8 @@ def settling(job: JobPayload, short: ShortRows | None, asked: Asked | None = Non
     scale = ""
     if short is not None and short.settled:
         scale = " Both figures are scaled to your measured run."
-    limit = " Limits are checked as if every row were full." if _limited(job) else ""
+    limited = stated_limits(job.limits)
+    limit = " Limits are checked as if every row were full." if limited else ""
     return f"The length of your rows is not known: add {line}.{scale}{limit}"
 
 
@@ -65,12 +67,6 @@ def open_blocks(payload: Mapping[str, Any]) -> list[Block]:
         return []
     text = settling(job, payload.get("short_rows"), payload.get("asked"))
     return [Paragraph(text, "warn")]
-
-
-def _limited(job: JobPayload) -> bool:
-    limits = job.limits
-    stated = (limits.deadline_s, limits.budget_usd, limits.max_session_s)
-    return any(limit is not None for limit in stated)
 
 
 def _figures(of: Mapping[str, Any], *, paid: bool | None = None) -> str:

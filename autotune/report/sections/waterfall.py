@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.units import HOUR_S, MINUTE_S, format_seconds, format_usd
 from autotune.report.layout.bars import rounded_parts
-from autotune.report.layout.blocks import Bar, Bars, Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import (
+    Bar,
+    Bars,
+    Bullets,
+    Paragraph,
+    Section,
+    bullets,
+    section,
+    table,
+)  # fmt: skip
 from autotune.report.sections.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
@@ -146,9 +155,7 @@ def _added(parts: Sequence[float], start: float, end: float, decimals: int) -> l
 def options_section(options: Sequence[SideOption]) -> Section:
     """What else could be changed around the job, with what it physically gives."""
     title = "Other changes around the job (none is applied)"
-    if not options:
-        return Section(title, ())
-    rows = tuple(
+    rows = (
         (
             f"{each.change} {each.from_} -> {each.to}",
             _signed(each.duration_s),
@@ -156,9 +163,8 @@ def options_section(options: Sequence[SideOption]) -> Section:
         )
         for each in options
     )
-    notes = tuple(f"{each.change}: {each.why}" for each in options if each.why)
-    table = Table(columns("change", ">duration", ">cost"), rows)
-    return Section(title, (table, Bullets(notes)))
+    notes = bullets(f"{each.change}: {each.why}" for each in options if each.why)
+    return section(title, table(rows, "change", ">duration", ">cost"), notes)
 
 
 def _signed(seconds: float) -> str:
@@ -177,7 +183,7 @@ def readings_sections(gaps: Sequence[MeasuredGap]) -> list[Section]:
 
 
 def _readings(gap: MeasuredGap) -> Section:
-    rows = tuple(
+    rows = (
         (
             each.text,
             format_seconds(each.predicted_s),
@@ -188,15 +194,12 @@ def _readings(gap: MeasuredGap) -> Section:
         )
         for each in gap.readings
     )
-    titles = columns("reading", ">predicted", ">speed", ">peak", "", ">the pick then")
-    blocks: list[Block] = [Table(titles, rows)]
-    blocks.append(
-        Paragraph(
-            "Speed: how much faster than modelled the kernels must be for the measured time. "
-            "Peak: the share of the device's peak that this is, padding counted.",
-            "quiet",
-        )
+    titles = ("reading", ">predicted", ">speed", ">peak", "", ">the pick then")
+    how = (
+        "Speed: how much faster than modelled the kernels must be for the measured time. "
+        "Peak: the share of the device's peak that this is, padding counted."
     )
+    blocks: list[Block] = [table(rows, *titles), Paragraph(how, "quiet")]
     notes = [
         f"{each.name}: {_SAID[each.verdict]}" for each in gap.readings if each.verdict in _SAID
     ]
