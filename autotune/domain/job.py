@@ -36,8 +36,8 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 # What a training optimises, and what one row of it takes: sequences trained on, and only scored.
 Objective = Literal[
     "sft", "pretraining", "dpo", "kto", "orpo", "reward", "preference", "rl", "distillation",
-    "classification", "embedding", "vision", "audio", "diffusion", "evaluation", "inference",
-    "merging",
+    "classification", "embedding", "encoder", "vision", "audio", "diffusion", "evaluation",
+    "inference", "merging",
 ]  # fmt: skip
 
 

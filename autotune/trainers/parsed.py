@@ -121,7 +121,7 @@ class Keys:
     def whole(self, *names: str, low: int = 0) -> int | None:
         """A whole number from `low` on."""
         value = self.get(*names)
-        if value is None:
+        if value is None or value == "":
             return None
         number = _number(value)
         if number is None or number != int(number) or not low <= number <= _MOST:
@@ -131,7 +131,7 @@ class Keys:
     def number(self, *names: str, low: float = 0.0) -> float | None:
         """A finite number from `low` on."""
         value = self.get(*names)
-        if value is None:
+        if value is None or value == "":
             return None
         number = _number(value)
         if number is None or not low <= number <= _MOST:

@@ -21,7 +21,8 @@ from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE, Target
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
-from autotune.trainers.syntax.python_source import parse_script, rewrite_script
+from autotune.trainers.syntax.python_rewrite import rewrite_script
+from autotune.trainers.syntax.python_source import parse_script
 from autotune.trainers.syntax.rewrite import (
     changed_values,
     renamed_yaml,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
@@ -44,6 +45,19 @@ _TRL = {
     "model_init_kwargs", "assistant_only_loss", "dataset_num_proc", "packing_strategy",
 }  # fmt: skip
 _FEW, _BATCH = 2, "per_device_train_batch_size"
+# Trainers whose settings stand in a file, and the programs that take them as flags as well: the
+# same words before another program are that program's own.
+_STARTED_BY = {
+    "axolotl": re.compile(r"axolotl"),
+    "litgpt": re.compile(r"lit[-_]?gpt|(finetune|pretrain)/\w+\.py"),
+    "torchtune": re.compile(r"\btune$|torchtune"),
+}
+# What a section of a program's own file holds; no trainer here has such sections.
+_SETTINGS = frozenset({
+    "r", "rank", "lora_r", "lora_rank", "alpha", "lora_alpha", "target_modules", "batch_size",
+    "learning_rate", "lr", "epochs", "num_epochs", "num_train_epochs",
+    "per_device_train_batch_size", "gradient_accumulation_steps",
+})  # fmt: skip
 
 
 def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) -> Trainer | None:
@@ -61,10 +75,11 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
         _refuse_launcher(found | {"zero_optimization"}, name)
     own = {each.program: each.name for each in TRAINERS.values() if each.program}
     started = (own.get(word.rpartition("/")[2]) for word in program)
-    whole = (each.name for each in TRAINERS.values() if each.is_file(values))
+    able = [each for each in TRAINERS.values() if _may_start(each.name, program)]
+    whole = (each.name for each in able if each.is_file(values))
     whose = next((trainer for trainer in (*started, *whole) if trainer), None)
     if whose is None:
-        scores = {each.name: len(found & each.own_keys) for each in TRAINERS.values()}
+        scores = {each.name: len(found & each.own_keys) for each in able}
         most = max(scores, key=lambda trainer: scores[trainer])
         others = [trainer for trainer, score in scores.items() if score and trainer != most]
         if scores[most] and others:
@@ -77,7 +92,7 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
             whose = most
         elif len(found & _TRAINER) >= _FEW or _BATCH in found:
             whose = "trl" if found & _TRL else "hf"
-    if whose is None:
+    if whose is None or (not program and _has_own_sections(values, whose)):
         _refuse_launcher(found, name)
         return None
     both = sorted(found & JOB_KEYS)
@@ -90,6 +105,21 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
             msg, "keep the trainer's own keys, and give the rest as flags: --gpu, --set"
         )
     return TRAINERS[whose]
+
+
+def _may_start(trainer: str, program: Sequence[str]) -> bool:
+    """Whether flags behind these words may be the trainer's; of a file without a command, yes."""
+    own = _STARTED_BY.get(trainer)
+    return own is None or not program or any(own.search(word) for word in program)
+
+
+def _has_own_sections(values: Mapping[str, Any], trainer: str) -> bool:
+    """Whether settings stand in sections that the trainer does not have: a program's own file."""
+    schema = schema_of(trainer)
+    return trainer not in {"hf", "trl"} and any(
+        isinstance(section, dict) and _SETTINGS & set(section) and schema.find(key) is None
+        for key, section in values.items()
+    )
 
 
 def _is_deepspeed(values: Mapping[str, Any]) -> bool:

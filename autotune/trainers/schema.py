@@ -19,7 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.parsed import named_datasets
-from autotune.trainers.unread import decisive
+from autotune.trainers.unread import decisive, own_settings
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def _keys(raw: dict[str, Any], ceiling: str | None) -> dict[str, Key]:
     return found
 
 
+_OF_PROGRAMS = {"transformers", "trl"}  # whose arguments stand among those of people's own programs
 _LISTED = 40  # keys named in one note
 _MEANT = 0.85  # share of letters that a misspelt key has in common with the one it means
 
@@ -161,7 +162,12 @@ def leave_rest(keys: Keys, parsed: Parsed, trainer: str | None = None) -> None:
     for key in known:
         _check_kind(keys, key, parsed, schema)
     _note_old(keys, parsed, schema)
-    _note_strange(keys, parsed, schema, [key for key in rest if key not in known])
+    strange = [key for key in rest if key not in known]
+    if trainer is None and schema.package in _OF_PROGRAMS:
+        own = own_settings(keys, strange)
+        parsed.uncounted += own
+        strange = [key for key in strange if key not in {each.key for each in own}]
+    _note_strange(keys, parsed, schema, strange)
 
 
 def _note_old(keys: Keys, parsed: Parsed, schema: Schema) -> None:

@@ -145,7 +145,7 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("kto", r"(?!.*sft)([a-z\d]+_)*kto(_\w+)?"),
     ("orpo", r"(?!.*sft)([a-z\d]+_)*(orpo|cpo|simpo)(_\w+)?"),
     ("preference", r"(run_|train_)?(bco|tpo|mpo)(_\w+)?"),
-    ("reward", r"(\w+_)?(reward|reward_modell?ing|prm|rm)"),
+    ("reward", r"(\w+_)?(reward|reward_model(l?ing|s)?|prm|rm)(_train(er|ing)?)?"),
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
     (
         "vision",
@@ -170,7 +170,10 @@ _CALLS: tuple[tuple[Objective, str], ...] = (
     ("classification", r"AutoModelFor(Sequence|Token|Image|Audio)Classification|num_labels"),
     ("audio", r"(Whisper|Csm|Voxtral)\w*|AutoModelForSpeechSeq2Seq|finetune_audio_layers"),
     ("vision", (r"FastVisionModel|UnslothVisionDataCollator|AutoModelForImageTextToText|"
-                r"AutoModelForVision2Seq|\w*VisionTrainer|finetune_vision_layers")),
+                r"AutoModelForVision2Seq|\w*VisionTrainer|finetune_vision_layers|"
+                r"(PaliGemma|Qwen\d\w*VL|Qwen2_5_VL|Llava\w*|Idefics\d?|Mllama|SmolVLM|Pixtral|"
+                r"InternVL|Blip\w*|Florence\w*)(ForConditionalGeneration|Processor)")),
+    ("encoder", r"AutoModelFor(MaskedLM|Seq2SeqLM)|(M?T5|M?Bart|Pegasus)ForConditionalGeneration"),
     ("diffusion", r"(StableDiffusion|UNet2D|DDPM)\w*"),
 )  # fmt: skip
 
@@ -198,6 +201,7 @@ _WORDS: dict[Objective, str] = {
     "distillation": "trains by distillation from a teacher",
     "classification": "trains classification, not a decoder's next token",
     "embedding": "trains an embedding model",
+    "encoder": "trains an encoder, or one beside a decoder, not a decoder alone",
     "vision": "trains a model that sees (vision)",
     "audio": "trains a model that hears or speaks (audio)",
     "diffusion": "trains by diffusion",

@@ -56,7 +56,8 @@ _KINDS: Final = (
           "other kernels or storage of experts than are counted", 0.30, 0.30),
     _Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard",
           "other weights on the device than are counted", 0.40, 0.40),
-    _Kind(r"fsdp_cpu_offload|offload_params|cpu_offload|low_cpu_ram_offload|zero_offload",
+    _Kind(r"fsdp_cpu_offload|offload_params|cpu_offload|low_cpu_ram_offload|zero_offload|offload|"
+          r"optim(izer)?_(cpu_)?offload|offload_optim(izer)?",
           "moves states into the host's memory: less on the device, slower", 0.40, 0.40),
     _Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
           r"dynamic_batching|batching_strategy",
@@ -64,6 +65,10 @@ _KINDS: Final = (
     _Kind(r"precompute_ref_log_probs",
           "scores the reference once before training, not in every step: faster, and smaller",
           0.25, 0.30),
+    _Kind(r"micro_train_batch_size", "splits the batch of a device: it is counted whole",
+          0.30, 0.50),
+    _Kind(r"use_ray|device_groups", "starts processes on devices that are not counted",
+          0.30, 0.30),
     _Kind(r"auto_find_batch_size", "changes the micro-batch when memory runs out", 0.20, 0.10),
 )  # fmt: skip
 
@@ -87,6 +92,35 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
     return found
 
 
+# Of a program's own flags, words that speak of what decides a run; not of its evaluation or files.
+_SPEAKS = re.compile(
+    r"(?!max_(completion|prompt)_|(eval|test|val|valid|generat|gen|infer|sample|use_wandb|data|dataset|save|load|log)_)\w*?"
+    r"(accum|epochs?\b|batch_size|seq_?len|max_\w*len|lora|quant|4bit|8bit|bits|attn|attention|"
+    r"offload|zero_|(grad\w*|activation)_checkpoint|freeze|parallel)\w*"
+)
+_NAMES_A_PLACE = re.compile(
+    r".*(path|dir|name|file|ckpt|url|prompt|dtype)\w*$|.*(weight|dropout|scale|alpha|bias)s?$"
+)
+_OWN_SD = (0.30, 0.30)
+
+
+def own_settings(keys: Keys, strange: list[str]) -> list[Uncounted]:
+    """Flags of a program's own that nothing reads and whose names speak of what decides a run.
+
+    Args:
+        keys: the file.
+        strange: keys that no version of the trainer has, and that nobody asked for.
+    """
+    why = "of the program's own, and not read: what it says is not in the price"
+    return [
+        Uncounted(key, shown(keys.at(key)), why, *_OWN_SD)
+        for key in strange
+        if _SPEAKS.fullmatch(key)
+        and not _NAMES_A_PLACE.fullmatch(key)
+        and str(keys.at(key)).strip().casefold() not in _OFF
+    ]
+
+
 # What a setting may do where it is not counted because of another one: assumptions, wide.
 _OFFLOADED_SD, _COMPILED_SD = (0.25, 0.30), (0.25, 0.15)
 
@@ -101,6 +135,10 @@ def leave_uncounted(parsed: Parsed, devices: int) -> None:
     if meaning.get("offload") == "activations" and sharded:
         why = f"priced without it beside {meaning['sharding']}: less memory, and slower"
         _leave(parsed, "offload", "none", Uncounted("offload", "activations", why, *_OFFLOADED_SD))
+    if meaning.get("packing") == "on" and meaning.get("length_grouping") == "on":
+        parsed.knobs["length_grouping"] = "off"
+        why = "packed sequences have one length already: it changes nothing"
+        parsed.keep("length_grouping", "length grouping", "on", why)
     fused = meaning.get("kernels") not in {None, "none"} and meaning.get("precision") != "fp8"
     if fused and meaning.get("compile") not in {None, "off"}:
         why = "priced without it beside fused kernels: it may be faster, and smaller"

@@ -17,6 +17,7 @@ from autotune.app.job.overrides import line_document, overridden
 from autotune.app.job.resolve import resolve
 from autotune.app.job.trainer_file import (
     CODE,
+    SHELL,
     command_document,
     own_document,
     refuse_flags,
@@ -129,7 +130,7 @@ def _read(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
 
 def _launches(path: Path) -> list[str]:
     """The trainings that a shell script launches, by the names of their variants."""
-    if path.suffix.casefold() != ".sh":
+    if path.suffix.casefold() not in SHELL:
         return []
     from autotune.trainers.syntax.shell_script import MOST, launches
 

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
-CODE = {".py", ".sh", ".ipynb"}
+# A shell script by its suffix, those that schedulers' users give theirs included.
+SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})
+SCRIPTS = frozenset({".py", *SHELL})
+CODE = frozenset({*SCRIPTS, ".ipynb"})
 __all__ = ["COMMAND", "command_document", "own_document", "parsed_again", "script_document"]
 
 
@@ -48,7 +51,7 @@ def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Docume
         if launch := launch_of(text, script):
             return command_document(launch, overrides, path.with_suffix(".sh"), str(path))
         return _python_document(script, path.with_suffix(".py"), overrides, str(path))
-    if kind == ".sh":
+    if kind in SHELL:
         return command_document(text, overrides, path)
     return _python_document(text, path, overrides, str(path))
 
@@ -75,6 +78,12 @@ def own_document(
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
 
 
+# Of what a script computes, what moves time or memory far; how far is an assumption, and wide.
+_COMPUTED = {
+    "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
+    "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp",
+}  # fmt: skip
+_COMPUTED_SD = (0.25, 0.35)
 # Of a script's defaults, what is said beside what decides its price.
 _SAID = {"model_name_or_path", "load_in_4bit", "load_in_8bit", "gradient_checkpointing", "packing"}
 
@@ -113,6 +122,11 @@ def _python_document(
         made.note(
             f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"
         )
+    made.uncounted += [
+        Uncounted(key, "computed", "not read, as the file is never executed", *_COMPUTED_SD)
+        for key in dict.fromkeys(script.computed)
+        if key in _COMPUTED
+    ]
     for key in script.computed:
         made.note(
             f"{Path(name).name}: {key}", "not read", "it is computed, and the file is not executed"
@@ -253,8 +267,12 @@ def _configured(
 ) -> tuple[Document, Overrides]:
     """The job of the file that a command names. Flags of the command must not change it."""
     named = str(parsed.config)
-    near = [folder / named for folder in ((path.parent, Path()) if path else (Path(),))]
-    file = next((each for each in near if each.is_file()), near[0])
+    near = near_file(named, path) if path else Path(named)
+    if near is None:
+        msg = f"{name} starts with {shown(named)}, and no such file is found"
+        where = "looked for beside it, here, and in the folders above"
+        raise InputError(msg, f"{where}; give the trainer's own file as JOB")
+    file = near
     values = read_document(file).values
     dialect = detect(values, str(file))
     if dialect is None:
@@ -317,9 +335,6 @@ def _add_launcher(
         why = f"one process is started; CUDA_VISIBLE_DEVICES names {visible}"
         made.note("devices", 1, why)
         made.devices = 1
-
-
-SCRIPTS = {".py", ".sh"}
 
 
 def job_values(path: Path, command: str) -> dict[str, Any]:

@@ -184,6 +184,9 @@ def _read_attention(keys: Keys, parsed: Parsed) -> None:
             parsed.knobs["attention"] = kernel
 
 
+_NEVER = {"no", "best"}
+
+
 def _read_saving(keys: Keys, parsed: Parsed) -> None:
     """Without save_steps and saves_per_epoch a checkpoint is saved once an epoch."""
     often = keys.number("saves_per_epoch")
@@ -194,7 +197,7 @@ def _read_saving(keys: Keys, parsed: Parsed) -> None:
     _keep_saves_of_the_best(keys, parsed)
     if often:
         parsed.saves_per_epoch = often
-    elif "checkpoint_every_steps" not in parsed.knobs:
+    elif "checkpoint_every_steps" not in parsed.knobs and keys.at("save_strategy") not in _NEVER:
         parsed.saves_per_epoch = 1.0
 
 

@@ -22,15 +22,21 @@ _DTYPES = {
 
 
 # What public scripts call the same. Source: peft examples/sft/train.py, qlora.py, DeepSpeed-Chat's
-# main.py, FastChat's train_lora.py, Firefly's and BELLE's.
+# main.py, FastChat's train_lora.py, Firefly's and BELLE's, Chinese-LLaMA-Alpaca's, ORPO's main.py.
 OWN_FLAGS = {
-    "lora_r": ("lora_dim",), "lora_target_modules": ("lora_modules", "target_modules"),
+    "lora_r": ("lora_dim",),
+    "lora_target_modules": ("lora_modules", "target_modules", "trainable"),
     "use_peft": ("use_peft_lora",), "quantization_bit": ("bits",),
-    "load_in_4bit": ("use_4bit_quantization", "q_lora"),
-    "load_in_8bit": ("use_8bit_quantization",),
-    "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len"),
-    "length": ("source_max_len", "target_max_len"), "sharding": ("zero_stage",),
-    "attention": ("use_flash_attn",), "method": ("train_mode", "training_mode", "tuning_mode"),
+    "load_in_4bit": ("use_4bit_quantization", "q_lora", "use_4bit"),
+    "load_in_8bit": ("use_8bit_quantization", "use_8bit"),
+    "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len",
+                   "response_max_length", "total_max_len"),
+    "length": ("source_max_len", "target_max_len", "max_source_length", "max_target_length"),
+    "sharding": ("zero_stage",),
+    "attention": (
+        "use_flash_attn", "flash_attention_2", "use_flash_attention_2", "use_flash_attention",
+    ),
+    "method": ("train_mode", "training_mode", "tuning_mode"),
 }  # fmt: skip
 
 

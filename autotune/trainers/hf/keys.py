@@ -63,6 +63,7 @@ WORDS: Words = {
     "kernels": (
         Word("use_liger_kernel", LIGER, unsaid="none"),
         Word("enable_liger_kernel", LIGER, unsaid="none"),
+        Word("use_liger", LIGER, unsaid="none"),  # of TRL's SFTConfig before 0.16
     ),
 }  # fmt: skip
 CHECKPOINTING = tuple(word.key for word in WORDS["activation_checkpointing"])

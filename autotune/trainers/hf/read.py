@@ -7,6 +7,7 @@ spellings since transformers 4.40 are read. Source: training_args.py of transfor
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import hub_attention
@@ -50,7 +51,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     keys = Keys(values, name)
     parsed = Parsed(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
     read_batch(keys, parsed)
-    read_length_of_run(keys, parsed, EPOCHS)
+    read_length_of_run(keys, parsed, EPOCHS, "epochs")
     read_model(keys, parsed)
     read_adapter(keys, parsed)
     length = keys.whole(*MAX_LENGTH, low=1)
@@ -85,10 +86,11 @@ def _read_own_flags(keys: Keys, parsed: Parsed) -> None:
     stage = keys.get("zero_stage")
     if str(stage) in _STAGES:
         parsed.knobs.setdefault("sharding", _STAGES[str(stage)])
-    if keys.switch("use_flash_attn"):
+    if any(keys.switch(name) for name in OWN_FLAGS["attention"]):
         parsed.knobs.setdefault("attention", "flash_attention_2")
-    source, target = keys.whole("source_max_len"), keys.whole("target_max_len")
-    if source is not None and target is not None:
+    source = keys.whole("source_max_len", "max_source_length")
+    target = keys.whole("target_max_len", "max_target_length")
+    if source is not None and target is not None and keys.spelled(*MAX_LENGTH) is None:
         parsed.part("data", max_length=source + target)
 
 
@@ -122,8 +124,8 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
             parsed.note(names[0], "auto", "the trainer's default is counted")
             continue
         value = words.read(knob, keys, WORDS)
-        if value is None and knob == "micro_batch_size":
-            value = _own_batch(keys, parsed)
+        if value is None and knob in _OWN_BATCH:
+            value = _own_count(keys, parsed, knob)
         if value is None:
             why = f"{names[0]} is not in the file; the trainer's default"
             parsed.note(knob, parsed.defaults[knob], why)
@@ -131,19 +133,33 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
             parsed.knobs[knob] = value
 
 
-def _own_batch(keys: Keys, parsed: Parsed) -> int | None:
-    """`--batch_size`, as scripts with flags of their own call it; it stays as it is."""
-    stated = keys.whole("batch_size", low=1)
-    if stated is not None:
-        why = "no argument of the Trainer's: the script's own, counted as each device's"
-        parsed.keep("micro_batch_size", "batch_size", stated, why)
+# What programs with flags of their own call them.
+_OWN_BATCH = {
+    "micro_batch_size": ("batch_size",),
+    "gradient_accumulation_steps": (
+        "grad_accum", "grad_accum_steps", "gradient_accumulation", "accumulation_steps", "grad_acc",
+        "grad_accumulation_steps", "gradient_accumulation_step",
+    ),
+}  # fmt: skip
+
+
+def _own_count(keys: Keys, parsed: Parsed, knob: str) -> int | None:
+    """`--batch_size`, `--grad_accum`: a program's own; it stays as it is."""
+    name = keys.spelled(*_OWN_BATCH[knob])
+    stated = keys.whole(*_OWN_BATCH[knob], low=1)
+    if name is not None and stated is not None:
+        each = ", counted as each device's" if knob == "micro_batch_size" else ""
+        parsed.keep(knob, name, stated, f"no argument of the Trainer's: the script's own{each}")
     return stated
 
 
-def read_length_of_run(keys: Keys, parsed: Parsed, default: float) -> None:
-    """Epochs, or steps where they are stated: max_steps wins, as in the Trainer."""
+def read_length_of_run(keys: Keys, parsed: Parsed, default: float, *more: str) -> None:
+    """Epochs, or steps where they are stated: max_steps wins, as in the Trainer.
+
+    more: other names of the epochs.
+    """
     steps = keys.whole("max_steps", low=-1)
-    epochs = keys.number("num_train_epochs", "num_epochs")
+    epochs = keys.number("num_train_epochs", "num_epochs", *more)
     if steps is not None and steps > 0:
         parsed.part("train", steps=steps)
         return
@@ -219,7 +235,7 @@ def read_syncing(keys: Keys, parsed: Parsed) -> None:
 def read_saving(keys: Keys, parsed: Parsed) -> None:
     """How often a checkpoint is saved: in steps, an epoch, or never."""
     strategy = keys.word("save_strategy")
-    every = keys.number("save_steps")
+    every = keys.number("save_steps", low=-1)
     limit = keys.whole("save_total_limit")
     if limit:
         parsed.knobs["save_total_limit"] = limit
@@ -233,9 +249,20 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
         parsed.note("save_strategy", strategy, why)
     elif every is not None and every >= 1:
         parsed.knobs["checkpoint_every_steps"] = int(every)
-    elif every:
-        why = "a share of all steps; counted as a save every 500 steps"
+    elif every and every > 0:
+        _save_by_share(parsed, every)
+    elif every is not None and every < 0:
+        why = "never, as the Trainer takes it; counted as a save every 500 steps"
         parsed.note("save_steps", f"{every:g}", why)
+
+
+def _save_by_share(parsed: Parsed, share: float) -> None:
+    """`save_steps: 0.1`: ten saves over the whole run."""
+    train = parsed.values.get("train", {})
+    if "steps" in train:
+        parsed.knobs["checkpoint_every_steps"] = math.ceil(share * train["steps"])
+    elif train.get("epochs"):
+        parsed.saves_per_epoch = 1.0 / (share * train["epochs"])
 
 
 def read_compile(keys: Keys, parsed: Parsed) -> None:
@@ -332,12 +359,12 @@ def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:
 def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     """Evaluations, of rows that are held out; of others the arguments do not say how many."""
     strategy = keys.word("eval_strategy", "evaluation_strategy")
-    every = keys.number("eval_steps")
+    every = keys.number("eval_steps", low=-1)
     batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
     first = keys.switch("eval_on_start")
     keys.get("do_eval")
     keys.get("do_train")
-    if strategy in {"steps", "epoch"} or (strategy is None and every):
+    if strategy in {"steps", "epoch"} or (strategy is None and every and every > 0):
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
         parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
         parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)

@@ -156,6 +156,9 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_words(keys, parsed, "activation_checkpointing", own=WORDS)
     parsed.reentrant = keys.switch("use_reentrant_gc")
     read_held_out(keys, parsed, "val_size")
+    workers = keys.whole("ray_num_workers", low=1)
+    if workers is not None and workers > 1:
+        parsed.devices = workers  # Ray starts one process a worker, each on its own device
     if keys.switch("do_eval"):  # once, after the training
         parsed.values.setdefault("evaluation", {})
     leave_rest(keys, parsed)

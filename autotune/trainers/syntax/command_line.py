@@ -16,6 +16,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
+from autotune.trainers.syntax.shell_sums import computed_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ _TOKEN = re.compile(
       | (?P<placeholder><[A-Za-z](?:[^<>\n|;&]*[^<>\s|;&])?>)
       | (?P<process>[<>]\((?:[^()\n]|\([^()\n]*\))*\))
       | (?P<operator>&&|\|\||[;|&]|(?:(?<!\S)\d)?>{1,2}(?:&\d)?|<)
-      | (?P<sum>\$\((?:expr\s[^()\n]*|\([^()\n]*\))\))
+      | (?P<sum>\$\((?:expr\s[^()\n]*|\((?:[^()\n]|\([^()\n]*\))*\))\))
       | (?P<word>(?:\$\((?:[^()\n]|\([^()\n]*\))*\)|[^\s"'\\;&|<>]|\\[^\n]
                  |"(?:[^"\\]|\\.)*"|'[^']*')+)""",
     re.DOTALL | re.VERBOSE,
@@ -35,18 +36,13 @@ _TOKEN = re.compile(
 WORD = re.compile(r"""(?:[^\s"'\\;&|<>]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.DOTALL)
 _SCRIPT = re.compile(r".*\.py$|^(sft|train|dpo|full|lora|\w*finetune\w*)$")
 _VERB_SECOND = {"trl", "swift"}
+_MODULE = {"-m", "--module"}
 _LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _JOINED = re.compile(r"\\[ \t]*\r?\n")  # with a blank behind the backslash it is a slip
 _SLIP = re.compile(r"\\[ \t]+\r?\n")
 _ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
-_NEXT = r"\s*\\?([*/])\s*(\d{1,9})"  # from left to right, as multiplying and dividing are
-_SUM = re.compile(rf"\$\((?:expr\s|\()\s*(?P<first>\d{{1,9}})(?P<rest>(?:{_NEXT})+)\s*\)?\)")
-_LARGEST = 10**12
-# How many devices there are, as scripts ask for it; torchrun's own word for all of them.
-_COUNTED = re.compile(r"\$\(.*\b(nvidia-smi\b.*\bwc -l|device_count\(\)).*\)", re.DOTALL)
-_ALL_DEVICES = "gpu"
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
@@ -143,7 +139,7 @@ def _script_at(tokens: list[_Token]) -> int:
     if len(tokens) > 1 and tokens[0].text in _VERB_SECOND and not _is_flag(tokens[1]):
         return 1
     for index, token in enumerate(tokens):
-        module = index > 0 and tokens[index - 1].text == "-m"
+        module = index > 0 and tokens[index - 1].text in _MODULE
         if _SCRIPT.match(token.text) or (module and not _LAUNCHERS.fullmatch(token.text)):
             return index
     first = next((i for i, t in enumerate(tokens) if t.text.startswith("--")), len(tokens))
@@ -182,7 +178,7 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
         name, default, bare = match.groups()
         return names.get(name or bare, match.group() if default is None else default)
 
-    found = computed_text(NAME.sub(value, token.text))
+    found = computed_text(NAME.sub(value, token.text), names)
     if quote == '"' or not NAME.fullmatch(token.text) or found == token.text:
         return [replace(token, text=found)]
     try:
@@ -192,27 +188,6 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
     if len(words) == 1:
         return [replace(token, text=words[0])]
     return [replace(token, text=word, held=True) for word in words]
-
-
-def computed_text(text: str) -> str:
-    """`$(expr 32 / 4 / 2)` and `$((16 * 2))` of whole numbers, and how many devices there are.
-
-    Any other text as it is.
-    """
-    if _COUNTED.fullmatch(text):
-        return _ALL_DEVICES
-    found = _SUM.fullmatch(text)
-    if found is None:
-        return text
-    result = int(found["first"])
-    for sign, number in re.findall(_NEXT, found["rest"]):
-        other = int(number)
-        if sign == "/" and not other:
-            return text
-        result = result * other if sign == "*" else result // other
-        if result > _LARGEST:
-            return text
-    return str(result)
 
 
 def rewrite_command(text: str, changes: Changes, names: Mapping[str, str] | None = None) -> str:

@@ -7,18 +7,13 @@ What is computed is listed as not read.
 from __future__ import annotations
 
 import ast
-import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.contract import GONE
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_values import Values
-
-if TYPE_CHECKING:
-    from autotune.trainers.contract import Changes
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
     "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
@@ -87,13 +82,15 @@ def parse_script(text: str, name: str) -> Script:
     tree = _tree(text, name)
     stated = Values(tree)
     nodes = stated.reached(tree)
+    foreign = _foreign(tree)
     calls = [call for call in (_call(node) for node in nodes) if call is not None]
+    calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
     calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
     calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
-    if not arguments:
-        msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
-        raise InputError(msg, "name the file that makes the trainer's arguments")
+    trains = any(getattr(node, "attr", "") == "train" for node in ast.walk(tree))
+    if not arguments or not (trains or any(_is_sized(call) for call in arguments)):
+        raise _no_arguments(tree, name, made=bool(arguments))
     unsloth = any(call.unsloth for call in calls)
     made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name], again=again)
     for call in calls:
@@ -109,10 +106,55 @@ def parse_script(text: str, name: str) -> Script:
     return made
 
 
+# What a call says where it is the arguments of a training, whoever wrote its class.
+_SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
+_THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
+_BY_FLAGS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_args_into_dataclasses"}
+_BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
+
+
+def _is_sized(call: _Call) -> bool:
+    return bool(_SIZED & {keyword.arg for keyword in call.node.keywords})
+
+
+def _foreign(tree: ast.Module) -> set[str]:
+    """Names of the classes that are read which the file imports from elsewhere, or makes itself."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            theirs = not node.level and str(node.module).partition(".")[0] in _THEIRS
+            found |= set() if theirs else {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.ClassDef):
+            found.add(node.name)
+    return found & set(ARGUMENTS)
+
+
+def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
+    """Why a script states no training, and what to give in its place."""
+    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    if used & _BY_FLAGS:
+        msg = f"{name} takes its arguments as flags ({min(used & _BY_FLAGS)})"
+        command = "python SCRIPT --model_name_or_path NAME --per_device_train_batch_size 4"
+        return InputError(msg, f'give the script that starts it, or: --from-args "{command} ..."')
+    if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & _keywords(tree):
+        msg = f"{name} starts another script on SageMaker"
+        return InputError(msg, "name that script (its entry_point), or the file it reads")
+    if made:
+        msg = f"{name} states neither a batch size nor epochs or steps, and calls no train()"
+        return InputError(msg, "name the file that starts the training")
+    msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
+    return InputError(msg, "name the file that makes the trainer's arguments")
+
+
+def _keywords(tree: ast.Module) -> set[str]:
+    return {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+
+
 def _trains_in_full(tree: ast.Module) -> bool:
     """Whether it hands a model to a trainer, and no name in it speaks of adapters."""
     names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
-    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg | ast.keyword)}
+    names |= _keywords(tree)
+    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
     trains = "train" in names and any(name.endswith("Trainer") for name in names)
     return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
 
@@ -142,20 +184,6 @@ def called(text: str, name: str) -> set[str]:
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
     return found
-
-
-def rewrite_script(text: str, changes: Changes, name: str) -> str:
-    """The script with those keywords changed, added at the end of their call, or taken out."""
-    for dotted, value in changes.items():
-        key, _, inner = dotted.partition(".")
-        made = parse_script(text, name)
-        if inner:
-            outer = made.values.get(key)
-            whole = {**(outer if isinstance(outer, dict) else {}), inner: value}
-            text = _replace(text, made, key, whole)
-            continue
-        text = _replace(text, made, key, value)
-    return text
 
 
 def _tree(text: str, name: str) -> ast.Module:
@@ -281,69 +309,6 @@ def _put(made: Script, key: str, node: ast.expr, stated: Values) -> bool:
     else:
         made.computed.append(key)
     return literal
-
-
-def _replace(text: str, made: Script, key: str, value: object) -> str:
-    keyword = made.keywords.get(key)
-    if keyword is None:
-        return text if value is GONE else _insert(text, made, key, value)
-    begin, end = _span(text, keyword.value)
-    if value is not GONE:
-        return text[:begin] + _source(value) + text[end:]
-    start = _offset(text, keyword.lineno, keyword.col_offset)
-    tail = text[end:]
-    trimmed = tail.lstrip(" ")
-    if trimmed.startswith(","):
-        rest = trimmed[1:]
-        line = text.rfind("\n", 0, start) + 1
-        if not text[line:start].strip() and rest.lstrip(" ").startswith("\n"):
-            return text[:line] + rest.lstrip(" ")[1:]
-        return text[:start] + rest.lstrip(" ")
-    return text[:start].rstrip().removesuffix(",") + tail
-
-
-def _insert(text: str, made: Script, key: str, value: object) -> str:
-    home = "model" if key == "attn_implementation" and "model" in made.calls else "arguments"
-    node = made.calls[home]
-    spaced = any(_is_spaced(text, keyword) for keyword in node.keywords[:1])
-    entry = f"{key} = {_source(value)}" if spaced else f"{key}={_source(value)}"
-    parts: list[ast.expr] = [*node.args, *(keyword.value for keyword in node.keywords)]
-    if not parts:
-        at = _span(text, node)[1] - 1
-        return text[:at] + entry + text[at:]
-    last = max(parts, key=lambda part: (part.end_lineno or 0, part.end_col_offset or 0))
-    at = _span(text, last)[1]
-    anchor = node.keywords[-1] if node.keywords else last
-    several = node.lineno != anchor.lineno
-    row = [part.col_offset for part in node.keywords if part.lineno == anchor.lineno]
-    lead = ",\n" + " " * min(row, default=anchor.col_offset) if several else ", "
-    return text[:at] + lead + entry + text[at:]
-
-
-def _is_spaced(text: str, keyword: ast.keyword) -> bool:
-    """Whether the call is typed as `name = value`."""
-    begin = _span(text, keyword.value)[0]
-    return text[:begin].endswith("= ")
-
-
-def _source(value: object) -> str:
-    """A literal with double quotes."""
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _span(text: str, node: ast.expr) -> tuple[int, int]:
-    begin = _offset(text, node.lineno, node.col_offset)
-    return begin, _offset(text, node.end_lineno or node.lineno, node.end_col_offset or 0)
-
-
-def _offset(text: str, line: int, column: int) -> int:
-    """Characters before a place that Python's parser names in lines and UTF-8 bytes."""
-    at = 0
-    for _ in range(line - 1):
-        at = text.index("\n", at) + 1
-    end = text.find("\n", at)
-    row = text[at:] if end < 0 else text[at:end]
-    return at + len(row.encode()[:column].decode(errors="ignore"))
 
 
 DECIDES = {

@@ -308,6 +308,14 @@ def _default(value: ast.expr) -> ast.expr | None:
     return stated.get("default", value.args[0] if value.args else None)
 
 
+def _gives(call: ast.Call, name: str, place: int | None) -> bool:
+    """Whether a call states an argument, by name or by its place."""
+    if any(key.arg in {name, None} for key in call.keywords):
+        return True
+    starred = any(isinstance(arg, ast.Starred) for arg in call.args)
+    return starred or (place is not None and bool(call.args) and place < len(call.args))
+
+
 def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
     """Defaults of functions that nobody in the file calls with another value."""
     found: list[tuple[str, ast.expr | None]] = []
@@ -321,13 +329,12 @@ def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, as
     for function in functions:
         stated = function.args
         plain = [*stated.posonlyargs, *stated.args]
+        bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
         late = dict(zip([a.arg for a in plain[::-1]], stated.defaults[::-1], strict=False))
         named = zip([a.arg for a in stated.kwonlyargs], stated.kw_defaults, strict=True)
         defaults: dict[str, ast.expr | None] = {**late, **dict(named)}
         for argument in _arguments(function):
-            given = any(
-                call.args or any(key.arg in {argument.arg, None} for key in call.keywords)
-                for call in calls.get(function.name, [])
-            )
+            place = plain.index(argument) - bound if argument in plain else None
+            given = any(_gives(call, argument.arg, place) for call in calls.get(function.name, []))
             found.append((argument.arg, None if given else defaults.get(argument.arg)))
     return _one_of_each(found)

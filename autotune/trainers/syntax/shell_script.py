@@ -20,16 +20,24 @@ from autotune.trainers.syntax.command_line import (
     SIZED,
     WORD,
     Command,
-    computed_text,
     parse_command,
     rewrite_command,
 )
+from autotune.trainers.syntax.shell_sums import computed_text
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
 
 MOST = 64  # launches of one command in loops
 STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
+# Words that a line begins with that starts no training, though it may name one.
+_NO_START = re.compile(
+    r"\s*(if|elif|while|until|test|echo|printf|read|rm|mkdir|cp|mv|ln|cat|tee|ls|cd|sed|grep|"
+    r"curl|wget|export|local|declare|readonly|source|pip3?|conda|git|return|die|log|info)\b"
+    r"|\s*(\[|\.\s)"
+)
+_STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
 _LOOP = re.compile(
@@ -78,11 +86,19 @@ def _spans(text: str, pattern: str) -> list[tuple[int, int]]:
     found, at = [], 0
     for block in _blocks(text):
         begin, at = at, at + len(block)
-        kept = ASSIGNED.fullmatch(block.strip()) and WORD.fullmatch(block.strip())
-        kept = kept or _LABEL.match(block)
+        whole = block.strip()
+        kept = bool(ASSIGNED.fullmatch(whole) and WORD.fullmatch(whole))
+        kept = kept or _LABEL.match(block) is not None or _starts_nothing(block)
         if not kept and not block.lstrip().startswith("#") and re.search(pattern, block, re.DOTALL):
             found.append((begin, begin + len(block.rstrip())))
     return found
+
+
+def _starts_nothing(block: str) -> bool:
+    """Whether a line is of words that start no program, outside quotes, though it may name one."""
+    if _NO_START.match(block) is None:
+        return False
+    return re.search(_STARTED, _QUOTED.sub("", block)) is None
 
 
 def _blocks(text: str) -> list[str]:
@@ -116,6 +132,7 @@ def shell_names(text: str) -> dict[str, str]:
         values = [value for value in every if not _TYPED.fullmatch(value)] or every
         value = _POSITION.sub(r"\1", values[0])
         value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0] if m[2] is None else m[2]), value)
+        value = computed_text(value, found)
         options = value.lstrip().startswith("--")  # the rest of a command: its flags are read
         if len(values) == 1 and not set("`(" if options else "$`(") & set(value):
             found[name] = value
@@ -140,9 +157,11 @@ def _of_sbatch(text: str) -> dict[str, str]:
 
 def _assigned(name: str, text: str) -> str:
     """The word that is assigned; of `X=${X:-1}` what X is where nobody stated it."""
-    stripped = text.strip().strip('"')
+    stripped = re.sub(r"\s+#.*", "", text.strip()).strip('"')
     if (computed := computed_text(stripped)) != stripped:
         return computed
+    if stripped.startswith("$((") and stripped.endswith("))"):
+        return stripped  # a sum of variables, which those before it are put into
     try:
         words = shlex.split(text, comments=True)
     except ValueError:
