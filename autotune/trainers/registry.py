@@ -92,7 +92,9 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
             whose = most
         elif len(found & _TRAINER) >= _FEW or _BATCH in found:
             whose = "trl" if found & _TRL else "hf"
-    if whose is None or (not program and _has_own_sections(values, whose)):
+        if whose and not program and _has_own_sections(values, whose):
+            whose = None
+    if whose is None:
         _refuse_launcher(found, name)
         return None
     both = sorted(found & JOB_KEYS)
