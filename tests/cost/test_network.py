@@ -12,7 +12,13 @@ import pytest
 from autotune.catalog.devices import find_device
 from autotune.catalog.networks import find_network
 from autotune.cost.bill import duration_log_sd
-from autotune.cost.time.collectives import COMPONENT, collective_seconds, network_seconds
+from autotune.cost.constants import constants
+from autotune.cost.time.collectives import (
+    COMPONENT,
+    Communication,
+    collective_seconds,
+    network_seconds,
+)
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.pricing import Pricing
@@ -163,3 +169,16 @@ def test_gradients_that_are_reduced_after_every_micro_step_travel_more(
         assert both[0] < both[1]
     else:
         assert both[0] == both[1]
+
+
+def test_an_exchange_between_machines_hides_behind_computing_better_than_one_inside() -> None:
+    plain = constants()
+    times = np.array([0.8])
+    inside = Communication(times, np.zeros(1), np.zeros(1), np.array([False]))
+    between = replace(inside, between=np.array([True]))
+    busy = np.array([1.0])
+    assert between.exposed(plain, busy)[0] < 0.5 * inside.exposed(plain, busy)[0]
+    assert between.times(np.array([2.0])).between.all()
+    # What computing cannot hide stays.
+    long = between.times(np.array([100.0])).exposed(plain, busy)[0]
+    assert long == pytest.approx(79.0, rel=0.01)

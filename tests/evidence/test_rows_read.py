@@ -144,13 +144,30 @@ def test_a_kernel_without_a_version_is_the_release_of_its_month() -> None:
         ("Unsloth kernels on TRL SFTTrainer (Colab)", "hf", "unsloth"),
         ("axolotl train (HF Trainer), 150 steps", "hf", "axolotl"),
         ("torchtune stable single-device LoRA recipe", "torchtune", "torchtune"),
-        ("own loop, torch 2.9.0", "peft", "peft"),
+        ("own loop, torch 2.9.0", "runs", ""),
         ("", "runs", ""),
     ],
 )
 def test_the_trainer_is_known_by_what_a_row_says(notes: str, stack: str, trainer: str) -> None:
     own = used(notes=notes).job.software
     assert (own.stack, own.trainer) == (stack, trainer)
+
+
+def test_a_loop_of_ones_own_is_a_program_of_its_own() -> None:
+    theirs = used(notes="own loop and own model code, torch 2.4").job.software
+    assert (theirs.stack, theirs.trainer, theirs.own_model) == ("runs", "", True)
+    assert not used(notes="own loop over the classes of transformers").job.software.own_model
+    peft = used(source_repo="huggingface/peft", notes="own loop, torch 2.9.0").job.software
+    assert (peft.stack, peft.own_model) == ("peft", False)
+
+
+def test_hybrid_sharding_is_refused_over_several_machines_only() -> None:
+    one = used(parallelism="hsdp", n_gpus="8", global_batch="64")
+    assert one.config.sharding == "fsdp"
+    for changes in ({"parallelism": "hsdp"}, {"parallelism": "fsdp", "notes": "HYBRID_SHARD"}):
+        several = read(n_gpus="16", global_batch="128", **changes)
+        assert isinstance(several, Skipped)
+        assert several.reason.startswith("hybrid sharding")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ NETWORK_ASSUMED = "the network between machines is not stated: 100 to 3200 Gb/s 
 # 400 Gb/s for each GPU. Taken is the middle, and half of the way as 1.28 standard deviations.
 SLOWEST_NETWORK, FASTEST_NETWORK = 100e9 / 8.0, 3200e9 / 8.0  # [bytes/s]
 LAYERS_SPLIT = "layers split over several GPUs without data parallelism"
+HYBRID = "hybrid sharding: whole copies of the weights on each of several machines"
+_HYBRID = re.compile(r"\bhsdp|\bhybrid_shard", re.IGNORECASE)
 SHARING_NOT_STATED = "how the GPUs share the work is not stated"
 
 
@@ -62,6 +64,8 @@ def machine_of(row: Row) -> Machine:
     sharding = sharding_of(row.texts["parallelism"], gpus, row.notes)
     shared = SHARING_ASSUMED if "not stated" in row.words["parallelism"] and gpus > 1 else ""
     network, joined = network_of(row, device, gpus)
+    if network and _HYBRID.search(f"{row.texts['parallelism']} {row.notes}"):
+        raise Refused(HYBRID)
     offload, moved = offload_of(row)
     workers = count_in(r"\bworkers (\d+)\b", row.notes) or 0
     cores = count_in(r"\bhost (\d+) cores\b", row.notes)

@@ -142,6 +142,7 @@ _HELP = (
     (SELECTIVE, "a run with full checkpointing or none"),
     ("several machines", "`nodes N` in the notes, and as many GPUs on each"),
     ("tensor, pipeline", "a run with data parallelism alone"),
+    ("hybrid sharding", "a run whose shards lie over all GPUs, or on one machine"),
     ("layers split", "a run with data parallelism, or on one GPU"),
     ("how the GPUs share", "the column parallelism: ddp, fsdp, zero2 or zero3"),
     ("model unknown", "`--data` takes the models of `autotune models`; a config.json adds one"),

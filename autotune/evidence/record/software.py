@@ -75,7 +75,7 @@ TRAINERS = (
     ("axolotl", re.compile(r"axolotl", re.IGNORECASE)),
     ("torchtune", re.compile(r"torchtune", re.IGNORECASE)),
     ("fms", re.compile(r"fms-acceleration|fms-hf-tuning")),
-    ("peft", re.compile(r"\bown loop\b|huggingface/peft")),
+    ("peft", re.compile(r"huggingface/peft")),
     ("trl", re.compile(r"\bTRL\b|SFTTrainer|DPOTrainer|huggingface/trl|\btrl \d")),
     (
         "transformers",
@@ -94,6 +94,7 @@ OWN_MODEL = (
     "torchtitan",
     "nanochat",
 )  # model code that is not transformers'
+_OWN_CODE = re.compile(r"\bown (loop and )?model code\b")
 
 
 def _at(table: tuple[tuple[tuple[int, int], Version], ...], date: tuple[int, int]) -> Version:
@@ -120,6 +121,12 @@ def trainer_of(row: Row) -> str:
             if pattern.search(text):
                 return name
     return ""
+
+
+def has_own_model(row: Row) -> bool:
+    """Whether the model code is not transformers', by the source or by its notes."""
+    named = any(name in row.words["source_repo"] for name in OWN_MODEL)
+    return named or _OWN_CODE.search(row.notes) is not None
 
 
 def stack_of(row: Row, trainer: str) -> str:
@@ -160,7 +167,7 @@ def software_of(row: Row) -> Software:
     transformers = stated["transformers"] or by_date[0]
     year, month = row.date
     trainer = trainer_of(row)
-    own_model = any(name in row.words["source_repo"] for name in OWN_MODEL)
+    own_model = has_own_model(row)
     flash_attn = flash_attention_of(row, stated["flash_attn"])
     stack = stack_of(row, trainer)
     upcast = kbit_upcast_of(row, trainer, stated["trl"])
