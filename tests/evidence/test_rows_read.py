@@ -423,3 +423,15 @@ def test_mixed_precision_keeps_trained_weights_in_32_bit(
 def test_a_scaled_fp16_run_trains_weights_of_32_bit() -> None:
     assert used(task="full", precision="fp16", notes="HF Trainer").job.method.base == "32bit"
     assert used(precision="fp16", notes="HF Trainer").job.method.base == "16bit"
+
+
+def test_packed_rows_that_attend_to_themselves_are_read_as_packed() -> None:
+    notes = "about 1000 tokens per row, packed with a block-diagonal mask"
+    theirs = used(notes=notes, seq_len="8192", step_time_s="", tokens_per_s_per_gpu="4000")
+    assert theirs.config.packing == "on"
+    assert theirs.job.lengths.mean == pytest.approx(1000, rel=0.05)
+    assert theirs.step_time_s == pytest.approx(8 * 8192 / 4000)
+    whole = used(notes="about 1000 tokens per row", seq_len="8192", step_time_s="30")
+    assert whole.config.packing == "off"
+    assert whole.job.lengths.mean == 8192
+    assert used(notes="adapters in bf16").config.adapter_dtype == "bf16"

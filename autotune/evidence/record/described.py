@@ -164,6 +164,7 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         checkpoint_every_steps=NEVER,
         save_total_limit=1,
         length_grouping="on" if _grouped(row) else "off",
+        packing="on" if known.apart else "off",
         adapter_dtype="bf16" if _low_adapters(row, software) else "fp32",
         **knobs,  # type: ignore[arg-type]  # words of precision, attention and optimizer
     )
@@ -184,10 +185,12 @@ def _grouped(row: Row) -> bool:
 
 
 # fms-acceleration's plugin keeps adapters in the compute dtype: no cast around their products.
-SIXTEEN_BIT_ADAPTERS = "framework_config=accelerated-peft"
+SIXTEEN_BIT_ADAPTERS = re.compile(
+    r"framework_config=accelerated-peft|\badapters in bf16\b|\bbf16 adapters\b"
+)
 
 
 def _low_adapters(row: Row, software: Software) -> bool:
     """Whether adapters are stored in 16 bit."""
-    own = SIXTEEN_BIT_ADAPTERS in row.notes or LITGPT in row.words["source_repo"]
+    own = SIXTEEN_BIT_ADAPTERS.search(row.notes) is not None or LITGPT in row.words["source_repo"]
     return own or casts_adapters(row, software.trainer, software.trl)

@@ -29,6 +29,7 @@ class RowLengths:
     longest_known: bool = True  # the peak of memory can be compared
     assumed: tuple[str, ...] = ()
     capped: bool = True  # what is not known is below the lengths; else above: they are a mean
+    apart: bool = False  # packed, and each row attends to itself alone
 
 
 _MEAN = (
@@ -140,6 +141,7 @@ _LONGEST = re.compile(r"longest (?:\w+ )?(?:sample|row|prompt)")
 _EXACT = re.compile(
     r"\bexactly \d+ tokens\b|\bevery row\b|\bseq(?:uence length)? exactly\b|exact length"
 )
+_APART = re.compile(r"\bblock[- ]diagonal\b|\bdocument mask|\bvarlen\b", re.IGNORECASE)
 FULL_ROWS = "every row as long as seq_len"
 
 
@@ -149,7 +151,7 @@ def lengths_of(row: Row, longest: int | None) -> RowLengths | None:
     With a mean that counts padding, every row gets exactly that mean: the padding is in it.
     """
     if row.words["packing"] in {"yes", "true", "packed"}:
-        return RowLengths(constant(longest)) if longest else None
+        return _packed(row, longest) if longest else None
     spread = _SPREAD.search(row.notes)
     if spread and longest:
         return RowLengths(_stated_spread(row, spread, longest))
@@ -159,6 +161,19 @@ def lengths_of(row: Row, longest: int | None) -> RowLengths | None:
     if mean is not None:
         return _around(row, mean, longest)
     return _assumed(row, longest) if longest else None
+
+
+def _packed(row: Row, longest: int) -> RowLengths:
+    """Packed sequences as one row each, but where attention stays inside the rows of a known mean.
+
+    A kernel that takes their lengths computes the scores of each row alone.
+    """
+    mean = mean_of(row.notes)
+    if mean is None or mean.tokens >= longest or not _APART.search(row.notes):
+        return RowLengths(constant(longest))
+    why = f"spread of lengths {ASSUMED_SPREAD:g} of their mean"
+    inside = lengths_below(mean.tokens, ASSUMED_SPREAD, longest)
+    return RowLengths(inside, assumed=(why,), apart=True)
 
 
 def _tokens_a_row(row: Row) -> float | None:

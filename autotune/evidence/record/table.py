@@ -214,7 +214,9 @@ def _step_time(row: Row, described: Described) -> float | None:
         return stated
     if tokens is None or not described.mean_known:
         return None
-    return job.global_batch_size * job.lengths.mean / (tokens * gpus)
+    packed = described.config.packing == "on"
+    each = job.max_length if packed else job.lengths.mean
+    return job.global_batch_size * each / (tokens * gpus)
 
 
 def _peaks(
