@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.tune.tracing import Tracing
+from autotune.app.whatif.levers import last_resort
 from autotune.app.whatif.moved import uncounted_notes
-from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations_of
+from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
@@ -19,7 +20,7 @@ from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.frozen import dataclass
-from autotune.pricing import Pricing
+from autotune.pricing import Pricing, bills_of
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from autotune.space.requirements import host_doubts
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
 
 
@@ -45,6 +47,7 @@ class Estimate:
     claim: Claim | None = None
     shortfall: Shortfall | None = None  # why it does not fit, where it does not
     relaxations: tuple[Relaxation, ...] = ()  # and after which changes it would
+    search: tuple[Relaxation, ...] | None = None  # where `tune` finds nothing: what would help it
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     short_rows: ShortRows | None = None  # where nobody stated how long the rows are
 
@@ -97,7 +100,18 @@ def estimate(
         (short,) = on_short_rows(job, calibration, [row])
         return Estimate(job, row, tuple(notes), checked, contradictions=wrong, short_rows=short)
     changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
-    return Estimate(job, row, tuple(notes), checked, missing, changes, wrong)
+    needs = _needs_of_a_search(job, calibration)
+    return Estimate(job, row, tuple(notes), checked, missing, changes, needs, contradictions=wrong)
+
+
+def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, ...] | None:
+    """After which changes a search of the job finds something; None where it does as it is."""
+    free = replace(job, lock={name: own for name, own in job.lock.items() if name not in KNOBS})
+    question = free, load_space()
+    (bill,) = bills_of([question], calibration)
+    if bill is None or bill.feasible.any() or last_resort(question, calibration):
+        return None
+    return relaxations(*question, calibration)
 
 
 def exit_status(found: Estimate) -> int:

@@ -177,7 +177,7 @@ def run_validation(data: Path | None = None, fidelity: str = "formula") -> Valid
     if fidelity not in FIDELITIES:
         raise unknown("fidelity", fidelity, FIDELITIES, "it is formula or trace")  # noqa: EM101
     if data and data.exists() and not data.is_file():
-        msg = f"{data} is no regular file"
+        msg = f"{data} is not a regular file"
         raise InputError(msg, "--data takes a CSV file")
     table = read_cases(data or SHIPPED_ROWS)
     trace = TracedMemory(table.cases) if fidelity == "trace" else None

@@ -102,13 +102,13 @@ def is_scratch(path: Path, names: tuple[str, ...] = ()) -> bool:
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """What a file holds that another program wrote: a pipe or a device is not waited for.
 
-    Raises OSError where there is none or it cannot be read, ValueError for what is no regular file
-    or is larger.
+    Raises OSError where there is none or it cannot be read, ValueError for what is not a
+    regular file or is larger.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            msg = "it is no regular file"
+            msg = "it is not a regular file"
             raise ValueError(msg)
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:

@@ -187,7 +187,7 @@ _NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 def _locked(handle: int, path: Path) -> bool:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     if not HAS_LOCKS:  # pragma: no cover - Windows
         return True
     try:

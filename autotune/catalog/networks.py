@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.tables import DATA, names, number, read_rows
 from autotune.domain.device import Network
-from autotune.domain.errors import InputError, close_matches
+from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -102,9 +102,11 @@ def _rate_and_kind(word: str, text: str, device: Device) -> tuple[float | None, 
     bare = _infiniband(found, device) if bare in {"infiniband", "ib"} else bare
     kind = next((each for each in kinds() if bare in {each.name, *each.aliases}), None)
     if kind is None:
+        if found and not re.sub(r"[\W_]|g?bits?|gbps|gb|ps|s", "", bare):
+            msg = f'network "{text[:60]}": a rate, but not of what kind of network'
+            raise InputError(msg, HOW_TO_NAME)
         known = [name for each in kinds() for name in (each.name, *each.aliases)]
-        near = close_matches(bare, known)
-        msg = f'unknown network "{text[:60]}"' + (f"; close to it: {', '.join(near)}" * bool(near))
+        msg = f'unknown network "{text[:60]}"{did_you_mean(close_matches(bare, known))}'
         raise InputError(msg, HOW_TO_NAME)
     rate = float(found[1]) if found else None
     if rate is not None and not 0 < rate <= GREATEST_GBIT:

@@ -16,7 +16,7 @@ import typer
 
 from autotune.domain.answer.recommendation import Asked
 from autotune.domain.config import KNOBS, own_name
-from autotune.domain.errors import InputError, close_matches, unknown
+from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ def _unknown_option(name: str, command: str, own: str, commands: Mapping[str, An
     near = close_matches(name.strip("-"), [option.strip("-") for option in known], count=2)
     msg = f'unknown option "{name}" of {command}'
     if near:
-        return InputError(f"{msg}; close to it: {', '.join(f'--{each}' for each in near)}", hint)
+        return InputError(msg + did_you_mean([f"--{each}" for each in near]), hint)
     holders = [other for other, each in commands.items() if name in set(_options(each))]
     return InputError(f"{msg}; it is one of {', '.join(holders)}" if holders else msg, hint)
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 ALL_LINEAR = "all-linear"
 ATTENTION = "attention"
+# One module in some model code, three in other: phi-2's own had Wqkv, transformers has q, k and v.
+FUSED_QKV = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "qkv")
+SPLIT_QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def _count(linears: Iterable[Linear]) -> int:
@@ -117,6 +120,8 @@ def _one_target(
         return tuple(one.name for one in linears if one.part == "attention" and one.adaptable)
     if name in can:
         return (name,)
+    if name in FUSED_QKV and set(SPLIT_QKV) <= set(can):
+        return SPLIT_QKV
     if any(linear.name == name for linear in linears):
         msg = f"{name} of {model.name} is a fused parameter of all experts; LoRA cannot wrap it"
         raise InputError(msg, f"choose among: {', '.join(can)}")

@@ -73,8 +73,8 @@ class Knob:
         text = _as_word(value)
         if self.name == "attention":
             text = hub_attention(text) or text
-        if text not in self.choices and _SWITCHED.get(text) in self.choices:
-            text = _SWITCHED[text]
+        if text not in self.choices and _SAME_AS.get(text) in self.choices:
+            text = _SAME_AS[text]
         if text not in self.choices:
             kind = f"{self.name} value"
             raise unknown(kind, text, self.choices, self._hint(), where)
@@ -116,7 +116,10 @@ def _as_word(value: object) -> str:
 
 
 _OFF_ON = ("off", "on")
-_SWITCHED = {"off": "none", "on": "full"}  # as screens say it of choices that are switches
+_SAME_AS = {  # other words for a value
+    "off": "none", "on": "full",  # as screens say it of choices that are switches
+    "adamw_8bit": "adamw_bnb_8bit",  # both names of one optimizer. Source: transformers, trainer
+}  # fmt: skip
 KNOBS: dict[str, Knob] = {
     knob.name: knob
     for knob in (

@@ -17,7 +17,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 NOTHING_FEASIBLE = 3  # exit code 3: no candidate fits
@@ -71,6 +71,11 @@ def unknown(kind: str, value: str, known: Iterable[str], hint: str, where: str =
     near = close_matches(value, known)
     place = f" in {where}" if where else ""
     message = f'unknown {kind} "{value}"{place}'
-    if near:
-        message += f"; close to it: {', '.join(near)}"
-    return InputError(message, hint)
+    return InputError(message + did_you_mean(near), hint)
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    """The end of a message: "; did you mean rank, rows or steps?"; empty where nothing is near."""
+    *others, last = near or [""]
+    named = f"{', '.join(others)} or {last}" if others else last
+    return f"; did you mean {named}?" if last else ""

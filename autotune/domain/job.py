@@ -16,6 +16,8 @@ from autotune.domain.paths import stated_in
 from autotune.frozen import LATER, dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.model import Model
@@ -71,6 +73,7 @@ WORK: Final[dict[Objective, Work]] = {
     "orpo": Work(2, 0, time_sd=0.25, memory_sd=0.15),
     "reward": Work(2, 0, time_sd=0.25, memory_sd=0.15),
 }
+REINFORCED: Final = frozenset({"rl", "grpo", "gspo", "ppo", "rloo", "reinforce", "rlhf"})
 Stated = Literal["sft", "dpo", "kto", "orpo", "reward"]  # what a job file may say
 PAIRED: Final[dict[Objective, str]] = {  # learns from preferences: what a step runs
     "dpo": "a row is a chosen and a rejected answer, and a reference model scores both",
@@ -336,6 +339,16 @@ class Job:
         """Today's config where it is one of this job: on an offered machine, at its batch."""
         elsewhere = self.today_offer is not None and self.today_offer not in self.offers
         return None if elsewhere or self.today_batch is not None else self.today
+
+    def offer_of(self, row: Mapping[str, Any]) -> Offer | None:
+        """The machine that a recorded row is on, today's among them; of several, that of its price.
+
+        None where the job no longer has it.
+        """
+        known = (*self.offers, self.today_offer) if self.today_offer else self.offers
+        same = [offer for offer in known if offer.is_of(row)]
+        paid = [offer for offer in same if offer.usd_per_hour == row.get("usd_per_hour")]
+        return next(iter((*paid, *same)), None)  # prices may have moved
 
     @property
     def as_today(self) -> Job:

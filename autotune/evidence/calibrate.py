@@ -79,10 +79,8 @@ def calibration_from_evidence(
     known: list[Reference] = []
     for observation, reference in zip(job.evidence, references, strict=True):
         if reference is None:
-            text = (
-                f"{observation.id}: its hardware or batch split is unknown, so it teaches nothing"
-            )
-            learned.warnings.append(text)
+            why = "its hardware or batch split is unknown, so nothing can be learned from it"
+            learned.warnings.append(f"{observation.id}: {why}")
         else:
             known.append(reference)
     _checkpoints(known, learned)
@@ -275,14 +273,12 @@ def _gap_warning(
         "Efficiency does not explain that much, so it was not used to scale the prediction"
     )
     if not found:
-        return Decisive(f"{head}; nothing that the cost model can change explains it")
+        return Decisive(f"{head}; no setting that the cost model knows explains it")
     lines = "; ".join(
         f"{item.text} (then {format_seconds(item.predicted_s)})" for item in found[:SHOWN]
     )
     alike = sum(item.explains for item in found)
-    tail = (
-        f". {alike} of these fit the measurement and it cannot tell them apart" if alike > 1 else ""
-    )
+    tail = f". {alike} of these explain the measurement equally well" if alike > 1 else ""
     could = "What could" if alike else "None of what was tried explains it alone"
     return Decisive(f"{head}. {could}: {lines}{tail}")
 
@@ -324,7 +320,7 @@ def _memory_ratio(reference: Reference, kind: str) -> float:
 
 
 def _memory_warning(reference: Reference, ratio: float, kind: str) -> str:
-    unsafe = "; until then the fit of every configuration is in doubt" if ratio > 1.0 else ""
+    unsafe = "; until that is clear, no configuration surely fits" if ratio > 1.0 else ""
     return Decisive(
         f"{reference.observation.id}: {format_bytes(reference.observation.value)} were measured, "
         f"{ratio:.2f} times the {kind} memory predicted for that configuration; "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LONGEST_S = 3600.0  # a command on a machine with a load of ten
 STARTS = ("autotune ", "bash ", "MAX_STEPS=", "(cd ")
 _QUOTED = re.compile(r"`((?:autotune|bash) [^`]+)`")
-_GOES_ON = re.compile(r"^hint: it goes on with: (.*)$", re.MULTILINE)
+_GOES_ON = re.compile(r"^hint: continue with: (.*)$", re.MULTILINE)
 _FLAG = re.compile(r"--[a-z][a-z-]*")
 _LAST_LINES = 1500  # [characters] of an output that are shown when something is wrong
 

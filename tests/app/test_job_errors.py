@@ -30,9 +30,9 @@ def changed(base: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("modle", 1, "unknown key 'modle'; close to it: model"),
-        ("data.row", 5, "unknown key 'row'; close to it: rows"),
-        ("hardware.0.host.ramm", "1 GB", "close to it: ram"),
+        ("modle", 1, "unknown key 'modle'; did you mean model"),
+        ("data.row", 5, "unknown key 'row'; did you mean rows"),
+        ("hardware.0.host.ramm", "1 GB", "did you mean ram"),
         ("model", "meta-llama/Llama-3.1-8X", "Llama-3.1-8B"),
         ("hardware.0.gpu", "h100-smx", "h100-sxm"),
         ("hardware.0.price", "2.50 EUR/h", "not an amount of money"),
@@ -61,8 +61,8 @@ def changed(base: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("limits.budget", "50", 'write dollars, such as "50 USD"'),
         ("hardware.0.price", "2.25", 'write "2.25 USD/h" for the whole offer'),
         ("limits.vram_headroom", 8, "to 0.9"),
-        ("lock.precison", "bf16", "close to it: precision"),
-        ("lock.precision", "bf17", "close to it: bf16"),
+        ("lock.precison", "bf16", "did you mean precision"),
+        ("lock.precision", "bf17", "did you mean bf16"),
         ("lock.rank", 8, "set method.rank in the job instead"),
         ("lock.precision", ["bf16"], "one value, not a list"),
         ("lock.micro_batch_size", 3, "cannot make the global batch of 8"),
@@ -97,7 +97,7 @@ def test_all_problems_of_a_file_are_listed_with_line_and_key(tmp_path: Path) -> 
     assert lines[0].endswith("job.yaml has 3 problems:")
     assert "line 1, model: 3" in lines[1]
     assert "line 4, data.rows: -1" in lines[2]
-    assert "line 5, data.rowz: unknown key 'rowz'; close to it: rows" in lines[3]
+    assert "line 5, data.rowz: unknown key 'rowz'; did you mean rows" in lines[3]
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("keys of data: rows, max_length")
 
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_a_job_are_refused(tmp_path: Path) -> None:
     cases = {
         "latin.yaml": "not UTF-8",
         "big.yaml": "larger than 5 MB",
-        "jop.yaml": "does not exist; close to it: job.yaml",
+        "jop.yaml": "does not exist; did you mean job.yaml",
         "": "is a folder",
         "nul\0.yaml": "cannot be read",
     }

@@ -77,9 +77,10 @@ def test_a_shorter_max_length_cuts_the_stated_lengths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("rank", "close to it: method.rank"),
-        ("precison", "close to it: precision"),
-        ("data.row", "close to it: data.rows"),
+        ("rank", "did you mean method.rank"),
+        ("precison", "did you mean precision"),
+        ("data.row", "did you mean data.rows"),
+        ("train.save_steps", "save_steps"),
         ("hardware", "unknown knob or key"),
         ("", "unknown knob or key"),
     ],
@@ -167,7 +168,7 @@ def test_more_cards_than_any_machine_has_are_refused_with_the_counts_that_are_so
     said = problem(tmp_path, {**WHOLE, "hardware": ["a10g:16"]})
     assert "sells 16x a10g in one machine" in said
     assert "sold are 1, 4, 8" in said
-    assert "price: free" in said
+    assert "a10g:16@2.50USD/h" in said
 
 
 def test_a_price_may_be_given_with_each_machine(tmp_path: Path) -> None:
@@ -226,3 +227,11 @@ def test_a_batch_that_nobody_stated_leaves_no_today_behind_and_says_so(tmp_path:
     job = load(tmp_path, values, set_values={"train.global_batch_size": "64"})
     assert job.today is None
     assert any(item.key == "today" for item in job.assumed)
+
+
+def test_lists_and_the_trainers_words_are_read_as_people_type_them(tmp_path: Path) -> None:
+    """`[a,b]` was taken for the names "[a" and "b]", and the Trainer's adamw_8bit was unknown."""
+    typed = {"method.targets": "[q_proj, v_proj]", "optimizer": "adamw_8bit"}
+    job = load(tmp_path, MINIMAL, set_values=typed)
+    assert job.method.targets == ("q_proj", "v_proj")
+    assert job.lock["optimizer"] == "adamw_bnb_8bit"

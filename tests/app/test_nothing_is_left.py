@@ -11,10 +11,12 @@ import pytest
 
 from autotune.app.job import file as read_jobfile
 from autotune.app.job.load import load_job
-from autotune.app.runs.export import _offer_of, export_run
+from autotune.app.runs.export import export_run
 from autotune.app.tune.tune import Options, tune
 from autotune.app.validate import run_validation
+from autotune.app.verify.plan import load_plan, planned_of
 from autotune.domain.errors import InputError
+from autotune.evidence.log.read import read_log
 
 JOB = """\
 model: Qwen/Qwen2-0.5B
@@ -123,7 +125,7 @@ def test_a_job_may_come_through_a_pipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/"])
 def test_measurements_that_are_no_regular_file_are_refused(path: str) -> None:
-    with pytest.raises(InputError, match="is no regular file"):
+    with pytest.raises(InputError, match="is not a regular file"):
         run_validation(Path(path))
 
 
@@ -136,7 +138,7 @@ def test_a_damaged_answer_is_not_exported(tmp_path: Path, answer: str) -> None:
         export_run(run_dir, "hf")
 
 
-def test_the_offer_that_was_picked_is_exported(tmp_path: Path) -> None:
+def test_a_recorded_row_is_on_the_machine_of_its_price(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
         "model: Qwen/Qwen2-0.5B\nmethod: lora\ndata: {rows: 64, max_length: 64}\n"
@@ -145,7 +147,30 @@ def test_the_offer_that_was_picked_is_exported(tmp_path: Path) -> None:
     )
     job = load_job(path)
     row = {"device": "l4", "device_count": 1, "usd_per_hour": 1.0, "spot": False}
-    assert _offer_of(job, row).host.cores == 8
+    offer = job.offer_of(row)
+    assert offer is not None
+    assert offer.host.cores == 8
+    moved = job.offer_of({**row, "usd_per_hour": 2.0})
+    assert moved is not None
+    assert moved.device.name == "l4"
+    assert job.offer_of({**row, "device_count": 2}) is None
+
+
+def test_verify_compares_with_the_machine_that_was_picked_of_two_alike(tmp_path: Path) -> None:
+    """It took the first offer of the device, export the one at the recorded price."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: Qwen/Qwen2-0.5B\nmethod: lora\ndata: {rows: 64, max_length: 64}\n"
+        "hardware:\n  - {gpu: l4, price: 9 USD/h, host: {cores: 1}}\n"
+        "  - {gpu: l4, price: 1 USD/h, host: {cores: 8}}\n"
+    )
+    run_dir = tmp_path / "run"
+    tune(load_job(path), Options(run_dir=run_dir, fidelity="formula", trials=3))
+    steps = tmp_path / "log.csv"
+    steps.write_text("step,step_time_s\n" + "".join(f"{i},0.5\n" for i in range(1, 5)))
+    job, folder, plans = load_plan(run_dir)
+    planned = planned_of(job, folder, plans, read_log(steps))
+    assert planned.offer.usd_per_hour == 1.0
 
 
 @pytest.mark.parametrize(

@@ -94,5 +94,5 @@ def test_a_package_of_the_software_is_set_beside_its_profile(tmp_path: Path) -> 
     job = job_of(tmp_path, software="'2024-05'", sets={"software.liger_kernel": "0.5.10"})
     assert job.software.liger_kernel == (0, 5, 10)
     assert job.software.transformers == (4, 41, 1)
-    with pytest.raises(InputError, match=r"software\.flash.*close to it: software\.flash_attn"):
+    with pytest.raises(InputError, match=r"software\.flash.*did you mean software\.flash_attn"):
         job_of(tmp_path, sets={"software.flash": "3"})

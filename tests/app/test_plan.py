@@ -297,7 +297,7 @@ def test_no_subset_within_the_budget_is_worth_more(
         and sum(n * i.cost_usd for n, i in zip(kept, items, strict=True)) <= amount
     ]  # fmt: skip
     if not any(map(any, every)):
-        with pytest.raises(InputError, match="under the cheapest run"):
+        with pytest.raises(InputError, match="too small for the cheapest run"):
             best_subset(items, budget)
         return
     found = best_subset(items, budget)
@@ -370,7 +370,7 @@ def test_a_campaign_that_cannot_be_says_what_is_wrong(tmp_path: Path, text: str,
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"budget": "0.1h"}, "under the cheapest run"),
+        ({"budget": "0.1h"}, "too small for the cheapest run"),
         ({"budget": "0 USD"}, "above zero"),
         ({"budget": "5h", "zero": True}, "every run has priority 0"),
         ({"budget": "80"}, "neither dollars nor hours"),

@@ -140,7 +140,7 @@ def test_resuming_a_finished_search_runs_nothing(job: Job, bill: Bill, tmp_path:
 def test_no_more_is_probed_than_allowed(job: Job, bill: Bill, tmp_path: Path) -> None:
     found = search(job, bill, Machine(), tmp_path, probes=3)
     assert sum(r.role == "search" for r in found.records) == 3
-    assert "3 configurations were probed, which was the most allowed" in found.stopped_because
+    assert "3 configurations were probed, as many as allowed" in found.stopped_because
 
 
 def test_a_budget_keeps_room_for_the_second_run_of_the_pick(

@@ -75,7 +75,7 @@ def test_a_field_that_does_not_exist_is_named() -> None:
 
 
 def test_a_word_that_chooses_nothing_is_an_error_with_close_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match='unknown fidelity "formla"; close to it: formula'):
+    with pytest.raises(InputError, match='unknown fidelity "formla"; did you mean formula'):
         autotune.compare(GEMMA, fidelity="formla")
     with pytest.raises(InputError, match='unknown objective "price"'):
         autotune.tune(GEMMA, gpus="t4", objective="price")
@@ -83,5 +83,5 @@ def test_a_word_that_chooses_nothing_is_an_error_with_close_ones(tmp_path: Path)
         autotune.recompute(GEMMA, objective="cheap")
     path = tmp_path / "campaign.yaml"
     path.write_text(CAMPAIGN)
-    with pytest.raises(InputError, match='unknown hours "sated"; close to it: stated'):
+    with pytest.raises(InputError, match='unknown hours "sated"; did you mean stated'):
         autotune.plan(path, hours="sated")

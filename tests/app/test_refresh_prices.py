@@ -154,7 +154,7 @@ def test_without_gpuhunt_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPat
 
 def test_an_unknown_provider_is_an_error_with_close_names(offer: Any) -> None:
     asked = offer({})
-    with pytest.raises(InputError, match="close to it: lambda"):
+    with pytest.raises(InputError, match="did you mean lambda"):
         refresh_prices(["lamda"])
     assert asked == []
 

@@ -111,18 +111,33 @@ def test_every_change_that_is_named_makes_it_fit_when_applied(
         assert fits(applied(path, change)), change.apply
 
 
-def test_settings_are_told_before_machines_and_the_contract_last_each_by_time(
+def test_settings_are_told_before_machines_and_the_contract_last_each_by_cost(
     folder: Path,
 ) -> None:
     job = load_job(written(folder, lock="{micro_batch_size: 16}"))
     changes = relaxations(job, load_space())
     sorts = {"lock": 0, "setting": 0, "machine": 1, "quality": 2}
-    keys = [(sorts[change.kind], change.duration_s) for change in changes]
+    keys = [(sorts[change.kind], change.cost_usd) for change in changes]
     assert keys == sorted(keys)
     assert [change.quality for change in changes] == [key == 2 for key, _ in keys]
     assert {change.kind for change in changes if change.quality} == {"quality"}
     assert any(change.kind == "machine" for change in changes)
     assert all(change.duration_s > 0 for change in changes)
+    soonest = relaxations(job, load_space(), objective="time")
+    timed = [(sorts[change.kind], change.duration_s) for change in soonest]
+    assert timed == sorted(timed)
+
+
+def test_an_option_is_named_once_in_what_makes_it_fit(tmp_path: Path) -> None:
+    """Two changes that both open attention wrote `--allow attention` twice."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: meta-llama/Llama-3.1-8B\nmethod: lora\ndata: {rows: 20000, max_length: 8192}\n"
+        "hardware: [{gpu: rtx-4090, price: 1 USD/h}]\nlock: {micro_batch_size: 4}\n"
+    )
+    typed = [change.apply for change in estimate(load_job(path)).relaxations]
+    assert any("--allow attention" in each for each in typed)
+    assert all(each.count("--allow attention") <= 1 for each in typed)
 
 
 def test_the_lock_that_would_have_to_give_is_named(folder: Path) -> None:

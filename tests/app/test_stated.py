@@ -87,7 +87,7 @@ def test_a_statement_keeps_speaking_of_the_machine_of_the_file(tmp_path: Path) -
     ("stated", "says"),
     [
         ("1 h", "must be a list"),
-        ([{"durations": "1 h"}], "close to it: duration"),
+        ([{"durations": "1 h"}], "did you mean duration"),
         ([{"duration": 3}], "is not a duration"),
         ([{"duration": "2-1 h"}], "lower end first"),
         ([{"duration": ["1 h", "2 h", "3 h"]}], "a figure or a range of two"),

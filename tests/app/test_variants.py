@@ -136,7 +136,7 @@ def test_what_is_no_variant_is_refused(tmp_path: Path, keys: dict[str, Any], say
 
 
 def test_an_unknown_variant_offers_close_ones(tmp_path: Path) -> None:
-    assert "close to it: rank 8" in problem(tmp_path, "rank 88", variants=[{"rank": 8}])
+    assert "did you mean rank 8" in problem(tmp_path, "rank 88", variants=[{"rank": 8}])
     assert "has no variants" in problem(tmp_path, "rank 8")
 
 

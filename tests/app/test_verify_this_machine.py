@@ -296,7 +296,7 @@ def test_the_files_saved_beside_a_state_say_the_method(
     [
         ((), "no end was recorded: it still runs, or it was killed"),
         (({"event": "end", "step": 20, "error": "OutOfMemoryError: CUDA"},), "OutOfMemoryError"),
-        (({"event": "end", "step": 20, "duration_s": 9.0},), "the program ended there"),
+        (({"event": "end", "step": 20, "duration_s": 9.0},), "the program ended at that point"),
     ],
 )
 def test_an_unfinished_log_is_compared_and_says_how_it_ended(

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import compare
-from autotune.app.job.load import load_job
+from autotune.app.job.load import jobs_of_line, load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.cli.application import run
 from autotune.domain.job import NamedJob
+from autotune.domain.typed.overrides import Overrides
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.layout.csv_rows import recommendation_csv
@@ -97,6 +98,26 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     assert lines[0].startswith("  a100")
     assert lines[1].startswith("  h200")
     assert "unmeasured" in screen
+
+
+def test_a_machine_that_needs_offloading_leads_in_neither_where_another_holds_the_job() -> None:
+    """compare named 8x h100-sxm with weights in host memory, where tune named 8x b200."""
+    line = Overrides(
+        gpus=("8xh100", "8xb200"),
+        stated={
+            "model": "meta-llama/Llama-3.1-405B", "method.kind": "lora", "data.rows": "10000",
+            "data.max_length": "4096",
+        },
+    )  # fmt: skip
+    job = jobs_of_line(line)[0].job
+    found = compared(job)
+    offloaded = [row for row in found.rows if row.row.config.offload != "none"]
+    assert [row.row.offer.device.name for row in offloaded] == ["h100-sxm"]
+    assert offloaded[0].row.caution >= 2.0
+    answer = tune(job, Options(dry_run=True, fidelity="formula", trials=1))
+    assert answer.best is not None
+    assert found.leads is not None
+    assert found.leads.row.offer.label == answer.best.offer.label == "8x b200"
 
 
 def test_an_answer_says_which_machine_may_be_better_though_nobody_measured_it(

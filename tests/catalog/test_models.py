@@ -168,7 +168,7 @@ def test_a_folder_or_file_with_a_config_is_a_model(tmp_path: Path, form: str) ->
 
 @pytest.mark.usefixtures("_offline")
 def test_an_unknown_model_names_the_closest_and_how_to_add_one() -> None:
-    with pytest.raises(InputError, match=r"close to it: .*Qwen/Qwen2") as caught:
+    with pytest.raises(InputError, match=r"did you mean .*Qwen/Qwen2") as caught:
         find_model("Qwen/Qwen2-0.6B")
     assert "config.json" in (caught.value.hint or "")
     assert "AUTOTUNE_OFFLINE" in (caught.value.hint or "")

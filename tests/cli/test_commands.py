@@ -267,7 +267,7 @@ def test_the_catalogue_prints_in_every_format(command: str, chosen: str, capsys:
 
 def test_a_provider_that_sells_nothing_known_is_bad_input(capsys: Capture) -> None:
     assert run(["prices", "--provider", "awz"]) == 2
-    assert 'unknown provider "awz"; close to it: aws' in capsys.readouterr().err
+    assert 'unknown provider "awz"; did you mean aws' in capsys.readouterr().err
 
 
 def test_a_list_can_be_narrowed_by_name(capsys: Capture) -> None:

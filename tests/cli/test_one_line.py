@@ -309,7 +309,7 @@ def test_a_run_on_an_instance_is_recomputed_on_it(tmp_path: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("gpu", "says"),
     [
-        ("p4d.12xlarge", ["unknown instance", "close to it: p4d.24xlarge", "known of aws"]),
+        ("p4d.12xlarge", ["unknown instance", "did you mean p4d.24xlarge", "known of aws"]),
         ("2xp5.48xlarge", ["aws p5.48xlarge has 8x h100-sxm, and 2 are asked for"]),
         ("t4 (aws p4d.24xlarge)", ["aws p4d.24xlarge has 8x a100-sxm4-40gb"]),
         ("a2-highgpu-8g", ["no price of gcp a2-highgpu-8g", '--gpu "a2-highgpu-8g@PRICE"']),
@@ -391,7 +391,7 @@ def test_a_variant_of_lora_stands_beside_the_method_in_one_line(capsys: Capture)
     plain = answer(capsys, "estimate", *LINE, "--gpu", "l40s")
     assert found["row"]["step_time_s"] > plain["row"]["step_time_s"]
     message = refusal(capsys, "estimate", *LINE, "--gpu", "l40s", "--variant", "dorra")
-    assert "close to it: dora" in message
+    assert "did you mean dora" in message
 
 
 def test_a_variant_of_lora_is_kept_by_its_run(capsys: Capture, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_without_a_topic_all_are_listed_with_their_titles(tmp_path: Path) -> Non
 def test_a_mistyped_topic_is_answered_with_the_nearest(tmp_path: Path) -> None:
     told = typed("help", "memroy", home=tmp_path)
     assert told.returncode == 2
-    assert "close to it: memory" in told.stderr
+    assert "did you mean memory" in told.stderr
     assert "`autotune help` lists the topics" in told.stderr
 
 

@@ -77,6 +77,19 @@ def test_targets_are_the_module_names_of_the_real_class(
     assert set(attention) < set(resolve_targets(model, "all-linear")) or count == len(attention)
 
 
+def test_a_fused_name_of_older_model_code_is_its_three_parts() -> None:
+    """phi-2's own code had Wqkv, and every recipe of its time names it."""
+    phi = find_model("phi-2")
+    assert resolve_targets(phi, ["Wqkv", "fc1", "fc2"]) == (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "fc1",
+        "fc2",
+    )
+    assert resolve_targets(find_model("mosaicml/mpt-7b"), ["Wqkv"]) == ("Wqkv",)
+
+
 def test_experts_that_peft_adapts_carry_most_of_the_adapter() -> None:
     mixtral = find_model("mixtral-8x7b")
     attention = lora_parameters(mixtral, 8, "attention")

@@ -171,7 +171,7 @@ def test_every_format_tells_the_plan(tmp_path: Path, answers: Answers) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([CAMPAIGN, "--budget", "1 min"], "under the cheapest run"),
+        ([CAMPAIGN, "--budget", "1 min"], "too small for the cheapest run"),
         ([CAMPAIGN, "--gpu", "rtx9999"], "unknown device"),
         (["jobs/h100_38h.yaml"], "it is a job file"),
         (["jobs/none.yaml"], "does not exist"),

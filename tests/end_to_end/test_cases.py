@@ -147,7 +147,7 @@ def test_tune_of_a_file_with_variants_is_the_same_table(tmp_path: Path, answers:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--gpu", "h101"), "close to it"),
+        (("--gpu", "h101"), "did you mean"),
         (("--gpu", "h100@2.50"), "USD/h"),
         (("--max-price", "0.01USD/h"), "no offer costs at most"),
         (("--variant", "x"), "has no variants"),

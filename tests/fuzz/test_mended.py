@@ -91,7 +91,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(
 def test_a_probes_result_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "result.json")
     assert read_result(tmp_path / "result.json", "k") == (
-        "the result cannot be read: it is no regular file"
+        "the result cannot be read: it is not a regular file"
     )
 
 

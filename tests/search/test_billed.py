@@ -214,7 +214,7 @@ def test_a_budget_that_ends_the_search_and_the_pick_s_own_run_is_named_once(
     assert ended.count("budget") == 1
     other = why(4.0, 3)
     assert other == (
-        "3 configurations were measured, which was the most allowed; the probe budget was spent, "
+        "3 configurations were measured, as many as allowed; the probe budget was spent, "
         "before the pick could be run again"
     )
     assert "again" not in why(6.0, 3), "it was"

@@ -167,7 +167,7 @@ def test_measurements_that_contradict_each_other_beyond_noise_are_said_and_widen
     assert posterior.residuals["save"].noise < 0.2, "of other parts nothing contradicts"
     assert 0.0 < left.bound < 1.0
     assert "computing" in described(left, ProbeBudget(0.0))
-    assert "distrusted" in described(left, ProbeBudget(0.0))
+    assert "is not trusted here" in described(left, ProbeBudget(0.0))
     assert next_probe(posterior) is not None
 
 

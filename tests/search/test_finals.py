@@ -128,7 +128,7 @@ def test_a_pick_of_one_run_where_runs_are_too_long_unnoticed_is_not_said_to_be_d
     contest = Contest(always(10.0), always(15.0), modelled=(1.0, 1.5))
     contest.records = [replace(r, looks=4, unexplained=2) for r in contest.records]
     said = contest.finals().undecided(0.0)
-    assert said == "the pick rests on one run, and 34% may be too long unnoticed here"
+    assert said == "the pick rests on one run, and 34% may be too slow without anybody noticing"
     contest.records += [replace(record(11, 0, 10.0), looks=2, unexplained=2)]
     assert contest.finals().undecided(0.0) == "", "two that agree stand"
     contest.records = [replace(r, looks=8, unexplained=8) for r in contest.records]

@@ -52,7 +52,7 @@ def test_the_files_are_written_under_their_names(target: str) -> None:
 
 @pytest.mark.parametrize(("typo", "close"), [("trll", "trl"), ("hff@5.10.0", "hf")])
 def test_unknown_target_names_the_close_one(typo: str, close: str) -> None:
-    with pytest.raises(InputError, match=f"close to it: {close}"):
+    with pytest.raises(InputError, match=f"did you mean {close}"):
         export(typo, job(), offer(), config())
 
 

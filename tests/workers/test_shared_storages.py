@@ -133,7 +133,7 @@ def test_a_damaged_journal_is_named_with_how_it_is_written_anew(tmp_path: Path) 
     path = tmp_path / "study.log"
     optuna.create_study(storage=shared_journal(path), study_name="s")
     path.write_bytes(b"no journal\n" + path.read_bytes())
-    with pytest.raises(InputError, match="line 1, is no line of an Optuna journal") as caught:
+    with pytest.raises(InputError, match="line 1, is not a line of an Optuna journal") as caught:
         shared_journal(path)
     assert "--resume" in str(caught.value.hint)
 

@@ -172,9 +172,9 @@ def test_a_worker_that_left_over_an_outage_is_replaced_and_one_that_differs_is_n
 
 # what a journal may hold that no Optuna writes, or another one
 LINES = {
-    "[1, 2]": "is no line of an Optuna journal",
-    "7": "is no line of an Optuna journal",
-    "[" * 100_000: "is no line of an Optuna journal",
+    "[1, 2]": "is not a line of an Optuna journal",
+    "7": "is not a line of an Optuna journal",
+    "[" * 100_000: "is not a line of an Optuna journal",
     '{"a": 1}': "cannot be replayed by Optuna",
     '{"op_code": "4", "worker_id": "x", "study_id": 0}': "cannot be replayed by Optuna",
     '{"op_code": 4, "worker_id": "x", "study_id": 0}': "cannot be replayed by Optuna",

@@ -125,7 +125,7 @@ def _refuse_odd_keys(document: Document) -> None:
                 where = f" line {line}" if line else ""
                 inside = f" of {'.'.join(str(part) for part in path)}" if path else ""
                 msg = f"{document.name}{where}: the key {shown(key)}{inside} is not text"
-                raise InputError(msg, "put it in quotes, or take it out")
+                raise InputError(msg, "quote it, or remove it")
             waiting.append(((*path, key), value))
         if isinstance(here, list):
             waiting += [((*path, index), value) for index, value in enumerate(here)]
@@ -155,7 +155,7 @@ def _names(layers: Sequence[_Layer], where: str) -> dict[str, list[int]]:
     for index, layer in enumerate(layers):
         if layer.section.name in found:
             msg = f"{where}: two runs are called {shown(layer.section.name)}"
-            raise InputError(msg, "give each a name of its own; repeat: N for equal runs")
+            raise InputError(msg, "give each its own name, or write repeat: N for equal runs")
         found[layer.section.name] = [index]
     groups: dict[str, list[int]] = {}
     owner: dict[str, int] = {}
@@ -163,7 +163,7 @@ def _names(layers: Sequence[_Layer], where: str) -> dict[str, list[int]]:
         for group in layer.groups:
             if group.name in found or owner.setdefault(group.name, id(group)) != id(group):
                 msg = f"{where}: the name {shown(group.name)} is used twice"
-                raise InputError(msg, "phases, parts and runs need names of their own")
+                raise InputError(msg, "give phases, parts and runs different names")
             groups.setdefault(group.name, []).append(index)
     return found | groups
 
@@ -185,13 +185,13 @@ def _order(
             before.update(names[name])
         waits.append(before)
         if index in before:
-            msg = f"{where}: {shown(layer.section.name)} is to run after itself"
-            raise InputError(msg, "take it, or the group it belongs to, out of its `after`")
+            msg = f"{where}: {shown(layer.section.name)} would have to wait for itself"
+            raise InputError(msg, "remove it, or its group, from its own `after`")
     circle = _circle(waits)
     if circle:
         words = " -> ".join(layers[i].section.name for i in circle)
-        msg = f"{where}: the order is circular: {words}, each after the next"
-        raise InputError(msg, "take one of these `after` away")
+        msg = f"{where}: the order is circular: {words} wait for each other"
+        raise InputError(msg, "remove one of these `after` entries")
     _phases_in_order(layers, waits, where)
     return [tuple(sorted(before)) for before in waits]
 
@@ -207,7 +207,7 @@ def _phases_in_order(layers: Sequence[_Layer], waits: Sequence[set[int]], where:
                 f"{where}: {shown(layer.section.name)} of phase {shown(layer.phase)} is to run "
                 f"after {shown(other.section.name)} of the later phase {shown(other.phase)}"
             )
-            raise InputError(msg, "list the phases in the order in which they begin")
+            raise InputError(msg, "list the phases in the order in which they start")
 
 
 def _circle(waits: Sequence[set[int]]) -> list[int]:

@@ -338,9 +338,9 @@ def _notes(
     notes += _opened_notes(found, campaign)
     notes += _may_be_better(found)
     if machines > 1 and total.offer.watts is not None:
-        notes.append(f"{machines} machines of one's own are planned: the file says what one is")
+        notes.append(f"{machines} of your own machines are planned; the file describes one")
     elif machines > 1 and any(_owned(other.offer) for other in found.offers):
-        notes.append("a machine of one's own is one machine, so several are planned as rented")
+        notes.append("you own one machine, so a plan of several is priced as rented")
     resumed = resumed_note(durations_s, found.hours_per_day) if durations_s else ""
     if resumed:
         notes.append(resumed)

@@ -83,14 +83,14 @@ def parse_budget(text: str) -> Budget:
 def best_subset(items: Sequence[Item], budget: Budget) -> Subset:
     """The most valuable runs within the budget. Raises InputError when not one is."""
     if not any(item.priority for item in items):
-        msg = "every run has priority 0, so a budget has nothing to choose by"
+        msg = "every run has priority 0, so a budget cannot choose among them"
         raise InputError(msg, "give the runs that matter a priority above 0")
     least = min(
         (budget.of(item) + _needs(items, i, budget) for i, item in enumerate(items)), default=0.0
     )
     if least > budget.amount * (1 + _ROOM):
         msg = (
-            f"the budget of {budget.text.strip()} is under the cheapest run, "
+            f"the budget of {budget.text.strip()} is too small for the cheapest run, "
             f"which takes {budget.shown(least)}"
         )
         raise InputError(msg, "raise --budget, or plan smaller runs")

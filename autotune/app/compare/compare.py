@@ -17,6 +17,7 @@ import numpy as np
 from autotune.app.compare.spot import spot_terms
 from autotune.app.tune.priced import check_choices, price
 from autotune.app.tune.tracing import choose_traced
+from autotune.app.whatif.explain import ROUGH
 from autotune.app.whatif.levers import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
@@ -122,12 +123,15 @@ def _compare_one(
             infeasible.append(NotFitting(offer, "nothing fits once traced", "memory"))
             continue
         row = tracing.row(chosen.index)
+        if number in opened:
+            row = replace(row, caution=row.caution * ROUGH)
         bills[row.offer] = bill
         rows.append(_compared(bill, row, options.objective))
     rows = [_with_one_device(row, one_device) for row in rows]
     short = on_short_rows(job, priced.calibration, [found.row for found in rows])
     rows = [replace(row, short_rows=end) for row, end in zip(rows, short, strict=True)]
-    ranked = _ranked(job, priced, rows, bills, options.objective)
+    resorts = {wide.offers[number] for number in opened}
+    ranked = _ranked(job, priced, rows, bills, options.objective, resorts)
     warned = tuple(dict.fromkeys(warnings))
     found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)
     return found, priced
@@ -230,8 +234,13 @@ def _ranked(
     rows: list[Compared],
     bills: Mapping[Offer, Bill],
     objective: Objective,
+    resorts: set[Offer],
 ) -> Comparison:
-    """The rows in order, with what each is to the others. bills: the candidates of each offer."""
+    """The rows in order, with what each is to the others. bills: the candidates of each offer.
+
+    resorts: offers on which it fits only with a knob that `tune` opens where nothing else fits, so
+    that they do not lead while another one holds the job.
+    """
     rows = sorted(rows, key=_by_cost)
     rows = [_placed(row, rows) for row in rows]
     rows = spot_terms(rows, bills, priced.calibration, objective)
@@ -239,7 +248,11 @@ def _ranked(
     first = _by_cost if objective == "cost" else _by_time
     leads = min(
         within or rows,
-        key=lambda found: (max(worst_excess(found.limits), 0.0), *_at_worst(found, objective)),
+        key=lambda found: (
+            max(worst_excess(found.limits), 0.0),
+            found.row.offer in resorts,
+            *_at_worst(found, objective),
+        ),
         default=None,
     )
     better = [

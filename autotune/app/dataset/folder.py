@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from autotune.app.dataset.columns import FORMS
 from autotune.catalog import hub
 from autotune.catalog.datasets import published_datasets
-from autotune.domain.errors import InputError, close_matches
+from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def data_files(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if path.exists():
-        msg = f"the data set {path} is no regular file"
+        msg = f"the data set {path} is not a regular file"
         raise InputError(msg, f"{WHAT}; save the rows to a file first")
     name = as_hub_id(path)
     if name is None:
@@ -77,10 +77,8 @@ def _missing(path: Path) -> tuple[Path, ...]:
         names = [item.name for item in path.parent.iterdir()]
     except OSError:
         names = []
-    near = close_matches(path.name, names)
     msg = f"the data set {path} cannot be read: No such file or directory"
-    hint = f"close to it: {', '.join(near)}" if near else WHAT
-    raise InputError(msg, hint)
+    raise InputError(msg + did_you_mean(close_matches(path.name, names)), WHAT)
 
 
 def _of_folder(folder: Path) -> tuple[Path, ...]:

@@ -257,7 +257,7 @@ def _quantiles_of(lengths: NDArray[np.float64], rows: NDArray[np.float64]) -> ND
 def read_histogram(path: Path) -> Histogram:
     """A file that `autotune dataset FILE --out FILE` wrote. Raises InputError for anything else."""
     if path.exists() and not path.is_file():
-        msg = f"the length histogram {path} is no regular file"
+        msg = f"the length histogram {path} is not a regular file"
         raise InputError(msg, "write one with `autotune dataset FILE --out FILE`")
     try:
         if path.stat().st_size > MAX_HISTOGRAM_BYTES:

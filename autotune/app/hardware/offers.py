@@ -286,9 +286,10 @@ def _unsold(offer: Offer, label: str) -> InputError:
     """Nobody sells such a machine, or nobody's price of the device is known."""
     kind, name = "spot price" if offer.spot else "price", offer.device.name
     counts = sold_counts(name, spot=offer.spot)
+    machine = name if offer.per_node == 1 else f"{name}:{offer.per_node}"
     hint = (
-        'state one, such as `price: 2.50 USD/h` or `--price "2.50 USD/h"`; '
-        "`0 USD/h` for a machine of your own"
+        f"state one: `--gpu {machine}@2.50USD/h`, or `price: 2.50 USD/h` in the job file; "
+        "`0USD/h` for a machine of your own"
     )
     if not counts:
         return InputError(f"{label}: no {kind} of {offer.per_node}x {name} is known", hint)
@@ -297,7 +298,7 @@ def _unsold(offer: Offer, label: str) -> InputError:
         f"{label}: nobody in the table of prices sells {offer.per_node}x {name} in one machine"
         f"{' on spot' if offer.spot else ''}; sold are {sold}"
     )
-    return InputError(msg, f"name one of those counts, or {hint}; `price: free` for your own")
+    return InputError(msg, f"name one of those counts, or {hint}")
 
 
 def _interrupted(

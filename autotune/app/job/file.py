@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import is_known
-from autotune.domain.errors import InputError, close_matches
+from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 
@@ -101,8 +101,7 @@ def _files_like(path: Path) -> str:
         names = [item.name for item in path.parent.iterdir()]
     except OSError:
         return ""
-    near = close_matches(path.name, names)
-    return f"; close to it: {', '.join(near)}" if near else ""
+    return did_you_mean(close_matches(path.name, names))
 
 
 def _looked_for(path: Path, sample: str) -> str:
@@ -129,7 +128,7 @@ def document_of(text: str, name: str, *, json: bool) -> Document:
     odd = next((key for key in values if not isinstance(key, str)), "")
     if not isinstance(odd, str):
         msg = f"{name}: the key {shown(odd)} is not text"
-        raise InputError(msg, "put it in quotes, or take it out")
+        raise InputError(msg, "quote it, or remove it")
     return Document(values, name, lines)
 
 

@@ -20,7 +20,7 @@ from autotune.app.hardware.machines import (
 )
 from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
-from autotune.domain.config import KNOBS, own_name
+from autotune.domain.config import KNOBS, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
@@ -136,7 +136,7 @@ def set_key(values: Values, key: str, value: str) -> None:
         return
     section, _, name = key.rpartition(".")
     if not (name in SETTABLE.get(section, ()) if section else key in _TOP):
-        known = [*KNOBS, *settable_keys()]
+        known = [*KNOBS, *TRAINER_NAMES.values(), *settable_keys()]
         hint = f"knobs: {', '.join(KNOBS)}; keys of the job: {', '.join(settable_keys())}"
         if close_matches(key[:80], known):
             hint = "a knob, such as precision, or a key of the job file, such as train.epochs"

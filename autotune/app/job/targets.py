@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.catalog.models.models import find_model
+from autotune.cost.parameters import FUSED_QKV, SPLIT_QKV
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.trainers.schema import schema_of
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 _ALL = {"all-linear", "attention"}
 _PATTERN = re.compile(r"[\\|()\[\]*+?^$]")
-_FUSED = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack")
 _SAME = {  # what a name of one model's code is called in another's, most like it first
-    "q_proj": _FUSED, "k_proj": _FUSED, "v_proj": _FUSED,
+    "q_proj": FUSED_QKV, "k_proj": FUSED_QKV, "v_proj": FUSED_QKV,
+    **dict.fromkeys(FUSED_QKV, SPLIT_QKV),
     "o_proj": ("dense", "out_proj", "c_proj"), "out_proj": ("o_proj", "dense", "c_proj"),
     "gate_proj": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "w1"),
     "up_proj": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "w3"),
@@ -86,7 +87,7 @@ def _own_names(parsed: Parsed, model: Model, stated: list[str]) -> None:
             whole.append(name)
         else:
             others = [other for other in _SAME.get(last, ()) if other in own]
-            found += others if last == "gate_up_proj" else others[:1]
+            found += others if last in {"gate_up_proj", *FUSED_QKV} else others[:1]
             (renamed if others else lost).append(name)
     if found and lost:
         parsed.note("method.targets", ", ".join(lost), f"no modules of {model.name}; left out")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from autotune.app.job.file import Document
 from autotune.app.job.overrides import SETTABLE, set_key
 from autotune.domain.config import as_typed
-from autotune.domain.errors import InputError, close_matches, unknown
+from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
 from autotune.domain.typed.values import MAPPING, QUALITY_WORDS, TEXT, shown
 from autotune.frozen import dataclass
 
@@ -268,8 +268,7 @@ def _input_error(error: ValidationError, document: Document, root: type[BaseMode
         text = _problem(item, path, document.values)
         if item["type"] == "extra_forbidden":
             known = keys_at(path[:-1], root)
-            near = close_matches(str(path[-1]), known)
-            text += f"; close to it: {', '.join(near)}" if near else ""
+            text += did_you_mean(close_matches(str(path[-1]), known))
             hints.append(f"keys {_place(path[:-1])}: {', '.join(known)}")
         line = document.lines.get(path) if path else _line_of_missing(text, document)
         key = _dotted(path)

@@ -156,7 +156,7 @@ def told_by_a_worker(data: dict[str, Any]) -> ProbeRecord:
     try:
         return ProbeRecord.of(data)
     except ValueError as error:
-        msg = f"a worker told of something that is no probe: {error}"
+        msg = f"a worker reported something that is not a probe: {error}"
         raise InputError(msg, "have all workers run the same autotune") from None
 
 
@@ -178,7 +178,7 @@ def check_ending(record: ProbeRecord, finished: int) -> None:
     """
     if record.status == INTERRUPTED:
         msg = f"interrupted; {finished} finished probes are kept"
-        raise Interrupted(msg, "--resume goes on where it stopped")
+        raise Interrupted(msg, "--resume continues where it stopped")
     if record.status == "bad_data":
         why = record.message.partition("\n")[0]
         raise InputError(why, "no configuration could train on that row")
@@ -247,7 +247,7 @@ def surprise(record: ProbeRecord, others: Iterable[ProbeRecord]) -> str:
     centre = median(known) if known else 0.0
     if abs(ratio - centre) <= Z999 * _usual(record, known):
         return ""
-    what = "what others of this search suggest" if known else "the prediction"
+    what = "what other probes of this search suggest" if known else "the prediction"
     return f"{math.exp(ratio - centre):.2g} times {what}"
 
 

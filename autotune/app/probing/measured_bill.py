@@ -191,7 +191,7 @@ def narrowest_measured(item: MeasuredRow) -> str:
     parts = item.row.time_s
     spreads = _spreads(parts, item.record)
     if spreads["measured"] >= spreads["modelled"]:
-        return "more runs of the pick: what one probe of it differs from the next"
+        return "more probes of the pick: they differ from each other"
     return UNMEASURED[max(UNMEASURED, key=lambda name: float(getattr(parts, name)))]
 
 

@@ -179,11 +179,10 @@ class Prober:
     def stop_reason(self) -> str:
         """Why no further configuration may be probed; empty while one may."""
         if self.searched + self._pending[0] >= self.options.most:
-            return f"{self.options.most} configurations were probed, which was the most allowed"
+            return f"{self.options.most} configurations were probed, as many as allowed"
         if in_vain(self.own, HOPELESS):
             return (
-                f"other programs disturbed the last {HOPELESS} probes: more of them would tell "
-                "no more"
+                f"other programs disturbed the last {HOPELESS} probes: more probes would not help"
             )
         return ""
 

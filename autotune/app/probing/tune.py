@@ -117,7 +117,7 @@ def tune_by_probes(
         except (KeyboardInterrupt, Interrupted) as stopped:
             msg = "interrupted between two probes; every finished one is kept"
             msg = stopped.message if isinstance(stopped, Interrupted) else msg
-            raise Interrupted(msg, f"it goes on with: {_resumed(options, run_dir)}") from None
+            raise Interrupted(msg, f"continue with: {_resumed(options, run_dir)}") from None
         carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
         taught = _taught(priced, carried.calibration)
         answer = (

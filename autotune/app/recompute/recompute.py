@@ -315,8 +315,8 @@ def _old_offer(old: Job, before: Mapping[str, Any] | None) -> Offer | None:
     """The recorded machine, at the recorded price."""
     if before is None:
         return None
-    same = [offer for offer in old.offers if offer.is_of(before)]
-    return replace(same[0], usd_per_hour=before["usd_per_hour"]) if same else None
+    offer = old.offer_of(before)
+    return replace(offer, usd_per_hour=before["usd_per_hour"]) if offer else None
 
 
 def _job_edits(old: Job, new: Job) -> Iterator[RunEdit]:

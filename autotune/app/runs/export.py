@@ -187,8 +187,12 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
     if not row:
         msg = f"the run {run_dir} found nothing that fits: there is nothing to export"
         raise InputError(msg, "see its report for the smallest changes that would fit")
+    offer = job.offer_of(row)
+    if offer is None:
+        msg = f"the recorded offer {json.dumps(row['device'])} is no longer in the run's job"
+        raise InputError(msg, "tune again")
     pick = _Pick(
-        job, _offer_of(job, row), config_of_row(row), float(row.get("checkpoint_bytes", 0.0)),
+        job, offer, config_of_row(row), float(row.get("checkpoint_bytes", 0.0)),
         str(row.get("risk", "")), float((row.get("duration_s") or {}).get("p90", 0.0)),
     )  # fmt: skip
     trainers, orchestrators = split_targets((to,))
@@ -196,17 +200,6 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
         paths, notes = _write_default(pick, orchestrators, run_dir)
         return tuple(paths), notes
     return _write(to, pick, run_dir, (), alone=True)
-
-
-def _offer_of(job: Job, row: Mapping[str, Any]) -> Offer:
-    wanted = row["device"], row["device_count"], row.get("nodes", 1)
-    same = [o for o in job.offers if (o.device.name, o.count, o.nodes) == wanted]
-    paid = (row.get("usd_per_hour"), row.get("spot", False))
-    same.sort(key=lambda offer: (offer.usd_per_hour, offer.spot) != paid)  # prices may move
-    if same:
-        return same[0]
-    msg = f"the recorded offer {json.dumps(row['device'])} is no longer in the run's job"
-    raise InputError(msg, "tune again")
 
 
 _EXECUTABLE = ".sh"
@@ -218,8 +211,11 @@ def check_target(target: str, job: Job) -> None:
     """Raise InputError if `target` ("hf", "trl@1.9.0", ...) cannot be written for this job."""
     trainer, version = _parse_target(target)
     if job.objective in PAIRED:
-        msg = f"{trainer.name} is written from nothing for supervised training, not {job.objective}"
-        raise InputError(msg, "give your trainer's own file as JOB: it is given back with the pick")
+        msg = (
+            f"files are written only for supervised training, not for {job.objective}; give your own "
+            "script or config as JOB, and it comes back with these settings"
+        )
+        raise InputError(msg)
     trainer.plan_versions(job, version)
 
 

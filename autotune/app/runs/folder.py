@@ -110,7 +110,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a run folder. Raises InputError for anything else."""
     try:
         if not path.is_file():
-            what = "is no regular file" if path.exists() else "is not there"
+            what = "is not a regular file" if path.exists() else "is not there"
             msg = f"{near(path)} {what}"
             raise InputError(msg, DAMAGED)
         if path.stat().st_size > MAX_BYTES:

@@ -133,7 +133,7 @@ def _lock(folder: Path) -> Lock | None:
     try:
         return take(folder / LOCK_FILE)
     except NoLocks as error:
-        msg = f"{near(folder)} cannot be kept to one process: {error.strerror}"
+        msg = f"{near(folder)} cannot be locked by one process: {error.strerror}"
         hint = "choose a folder on a local disk with --run, or mount this one with locks"
         raise InputError(msg, hint) from None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from autotune.app.whatif import explain
 from autotune.app.whatif.levers import opened_note
 from autotune.app.whatif.moved import moved_notes
-from autotune.app.whatif.relaxations import relaxations
+from autotune.app.whatif.relaxations import keeping_the_limits, relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.waterfall import State, knobs_edit
 from autotune.cost.spread.variance import (
@@ -23,8 +23,17 @@ from autotune.cost.spread.variance import (
     never_measured_note,
     new_program_note,
 )
-from autotune.domain.answer.recommendation import Recommendation, Rejected, SearchRecord, WorthProbe
+from autotune.domain.answer.limits import odds
+from autotune.domain.answer.recommendation import (
+    Decisive,
+    Recommendation,
+    Rejected,
+    SearchRecord,
+    WorthProbe,
+)
+from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
+from autotune.report.phrases import marked_name
 from autotune.search import alternatives
 from autotune.search.alternatives import best_of_each_offer, differences, too_close
 from autotune.search.study.samplers import CALIBRATED
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
     from autotune.app.tune.tracing import Tracing
     from autotune.app.whatif.waterfall import RunEdit
     from autotune.cost.bill import Bill
-    from autotune.domain.answer.recommendation import Sensitivity
+    from autotune.domain.answer.recommendation import Relaxation, Sensitivity
     from autotune.domain.config import Config
     from autotune.domain.job import Job, Limits
     from autotune.domain.observation import Calibration
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
 
 LEAST_SHARE = 0.01  # of the pick's bill: less is not worth a probe
 MOST_MACHINES = 5
+KEEPING = 2  # machines that would keep a missed limit: so many are named
 MACHINE = "machine"  # the knob of a change that is another machine
 WHY_COMPILE = (
     "nobody has published a pair of the Trainer's runs with and without torch.compile; of other "
@@ -205,6 +215,7 @@ def answer_of(
         narrowings=narrowings(bill, pick) if pick is not None else (),
         warnings=(
             *_opened(priced, rejected, pick),
+            *_missed(priced, pick, options.objective),
             *moved_notes(priced.job, None if pick is None else bill.candidates.config(pick)),
             *priced.warnings,
             *_unseen(bill, pick),
@@ -279,6 +290,29 @@ def _opened(priced: Priced, rejected: Rejected, pick: int | None) -> tuple[str, 
     if pick is None or priced.job is priced.asked:
         return ()
     return (opened_note(priced.asked, priced.bill.estimate(pick), rejected.relaxations),)
+
+
+def _missed(priced: Priced, pick: int | None, objective: Objective) -> tuple[str, ...]:
+    """Where the pick misses a limit: the machines that would keep all of them."""
+    job = priced.job
+    if pick is None:
+        return ()
+    row = priced.bill.estimate(pick)
+    if all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd)):
+        return ()
+    found = keeping_the_limits(job, priced.space, priced.calibration, objective)
+    if not found:
+        return (Decisive("no priced machine with up to 8 cards would keep the limits"),)
+    told = [f"{_machine_words(each)}; add `{each.apply}`" for each in found[:KEEPING]]
+    return (Decisive(f"the limits would be kept on {'; or on '.join(told)}"),)
+
+
+def _machine_words(each: Relaxation) -> str:
+    """A machine with what the job would take and cost there: "2x l40s: 22.0 h, $44.03 (old)"."""
+    if each.offer is None:  # pragma: no cover - another machine has its offer
+        return each.change
+    figures = f"{format_seconds(each.duration_s)}, {format_usd(each.cost_usd)}"
+    return f"{each.offer.label}: {marked_name(figures, {'price_marks': each.offer.price_marks})}"
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:

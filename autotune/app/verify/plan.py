@@ -108,11 +108,11 @@ def _stated_plan(run: Path | None, stated: Overrides) -> tuple[Job, None, list[P
 def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -> Planned:
     """The plan that the log is of, after refusing a log of another job."""
     job, plans = _at_its_batch(job, plans, log)
-    offer = _offer_of(job, plans[0].row)
+    offer = job.offer_of(plans[0].row) or job.offers[0]
     steps = Pricing(job).one(offer, Config.of(plans[0].row["config"])).steps
     smoke = check_same_job(job, steps, log)
     plan, config = plan_of(plans, log)
-    offer = _offer_of(job, plan.row)
+    offer = job.offer_of(plan.row) or job.offers[0]
     notes = list(log.notes)
     if smoke is not None:
         notes.insert(0, smoke.note)
@@ -149,12 +149,6 @@ def _is_of(job: Job, log: RunLog) -> bool:
     except InputError:
         return False
     return True
-
-
-def _offer_of(job: Job, row: Any) -> Offer:  # noqa: ANN401 - a recorded row
-    """The job's offer, or the machine that it runs on today, that a recorded row is on."""
-    known = (*job.offers, job.today_offer) if job.today_offer else job.offers
-    return next((offer for offer in known if offer.is_of(row)), job.offers[0])
 
 
 def planned_on(

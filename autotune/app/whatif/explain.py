@@ -22,6 +22,7 @@ DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_
 DISK_SHARE = 0.5  # of an assumed disk: checkpoints that take more are worth a word
 LOCKED, ALONE = "locked by the job", "the only value that is valid here"
 UNSEARCHED = frozenset({LOCKED, ALONE})
+ROUGH = 2.0  # times as long as modelled: what offloading may take, as far as it could be checked
 RELEVANT_FRACTION = 0.002  # changes below 0.2 % of the duration are "no difference"
 
 
@@ -136,7 +137,7 @@ def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
         return ()
     away = (
         f"offload {row.config.offload} takes about {format_bytes(needed)} of host memory; its time "
-        "is rough: where it could be checked, the model was off by a factor of two"
+        f"is rough: where it could be checked, the model was off by a factor of {ROUGH:.0f}"
     )
     if "ram_bytes" not in host.assumed:
         return (Decisive(away),)

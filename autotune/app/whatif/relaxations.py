@@ -8,6 +8,7 @@ single one suffices, two at a time.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations, zip_longest
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,9 @@ def relaxations(
     job: Job, space: SearchSpace, calibration: Calibration | None = None,
     objective: Objective = "cost",
 ) -> tuple[Relaxation, ...]:  # fmt: skip
-    """Changes after which some candidate of the job fits, the soonest of each sort first.
+    """Changes after which some candidate of the job fits, the best of each sort first.
+
+    The best is the cheapest or the soonest, as the objective says. What keeps the limits is first.
 
     First settings on the job's own machines, closed knobs among them, then other machines, then
     changes of the contract. When no setting suffices alone, pairs of them, then all of them
@@ -69,6 +72,14 @@ def relaxations(
     """
     asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock), objective)
     return asked.answers()
+
+
+def keeping_the_limits(
+    job: Job, space: SearchSpace, calibration: Calibration, objective: Objective
+) -> tuple[Relaxation, ...]:
+    """Priced machines on which the job keeps all its limits, the best first."""
+    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock), objective)
+    return tuple(sorted(asked.elsewhere(late=False), key=asked.rank))
 
 
 def relaxations_of(
@@ -103,11 +114,20 @@ class _Asked:
         self.calibration = calibration
         self.before = before
         self.pinned = pinned
-        self.wide = load_space("extended")
-        self.settings = setting_changes(question, self.wide, pinned)
-        (self.bill,) = bills_of([question], calibration)
+
+    @cached_property
+    def settings(self) -> list[QuestionEdit]:
+        return setting_changes(self.question, load_space("extended"), self.pinned)
+
+    @cached_property
+    def bill(self) -> Bill | None:
+        (found,) = bills_of([self.question], self.calibration)
+        return found
+
+    @cached_property
+    def short_of(self) -> ShortOf | None:
         near = nearest_misses(self.bill, 1) if self.bill is not None else []
-        self.short_of = short_of(self.bill, near[0]) if self.bill is not None and near else None
+        return short_of(self.bill, near[0]) if self.bill is not None and near else None
 
     def answers(self) -> tuple[Relaxation, ...]:
         """All of them, in the order in which they are told."""
@@ -115,7 +135,7 @@ class _Asked:
             return self.of_the_disk()
         found = self._same_training() + self._machines() + self._contract()
         distinct = {(each.change, each.duration_s): each for each in found}.values()
-        ordered = sorted(distinct, key=lambda each: (_SORTS.index(_sort(each)), each.duration_s))
+        ordered = sorted(distinct, key=lambda each: (_SORTS.index(_sort(each)), self.rank(each)))
         left = dict(SHOWN)
         kept = []
         for each in ordered:
@@ -124,6 +144,14 @@ class _Asked:
             if host or left[_sort(each)] >= 0:
                 kept.append(each)
         return tuple(kept)
+
+    def rank(self, each: Relaxation) -> tuple[bool, float, float]:
+        """Sorts changes of one sort: what keeps the limits first, then by what is minimised."""
+        limits = self.question[0].limits
+        late = each.duration_s > min(limits.deadline_s or np.inf, limits.max_session_s or np.inf)
+        late |= each.cost_usd > (limits.budget_usd or np.inf)
+        figures = each.cost_usd, each.duration_s
+        return late, *(figures if self.objective == "cost" else figures[::-1])
 
     def of_the_disk(self) -> tuple[Relaxation, ...]:
         """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""
@@ -172,7 +200,7 @@ class _Asked:
 
     def _machines(self) -> list[Relaxation]:
         more = self._first_of(more_devices(self.question))
-        return self._larger_host() + more + self._elsewhere()
+        return self._larger_host() + more + self.elsewhere()
 
     def _contract(self) -> list[Relaxation]:
         ladders = contract_changes(self.question[0])
@@ -217,8 +245,11 @@ class _Asked:
             told.append(found if found.change else None)
         return told
 
-    def _elsewhere(self) -> list[Relaxation]:
-        """The cheapest priced machines on which the same job fits, one a device."""
+    def elsewhere(self, *, late: bool = True) -> list[Relaxation]:
+        """The cheapest priced machines on which the same job fits, one a device.
+
+        late: also those on which it misses a limit.
+        """
         job = self.question[0]
         own = {(offer.device.name, offer.count) for offer in job.offers}
         counts = (count for count in COUNTS if job.global_batch_size % count == 0)
@@ -226,6 +257,7 @@ class _Asked:
         rows: list[tuple[QuestionEdit, Estimated]] = []
         for change, bill in zip(changes, self._priced(changes), strict=True):
             found = _cheapest(bill, self.objective) if bill is not None else []
+            found = [row for row in found if late or not _late(job, row)]
             rows += [(change, row) for row in found if _machine(row) not in own]
         rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
         first = {row.offer.device.name: (change, row) for change, row in reversed(rows)}
@@ -276,7 +308,7 @@ class _Asked:
             duration_s=best.duration_s.p50,
             cost_usd=best.cost_usd.p50,
             kind=change.sort,
-            apply=" ".join(flags),
+            apply=" ".join(dict.fromkeys(flags)),
             fits_probability=best.fits_probability,
             offer=best.offer,
             config=best.config,

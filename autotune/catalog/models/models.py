@@ -25,7 +25,7 @@ from autotune.catalog.models.hf_config import (
     read_config_file,
 )
 from autotune.catalog.tables import DATA, CatalogDataError, read_rows
-from autotune.domain.errors import InputError, close_matches, unknown
+from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
@@ -130,7 +130,7 @@ def _refuse_undescribed(name: str) -> None:
         if re.fullmatch(row["names"], plain, re.IGNORECASE):
             msg = f"model {shown(name)} has {row['what']}, which this version cannot describe"
             hint = "its memory and time would be wrong; choose a decoder with uniform layers"
-            raise InputError(msg, f"{hint}, as --set model=NAME (source: {row['source']})")
+            raise InputError(msg, f"{hint}, as --set model=NAME")
 
 
 def _known_name(text: str) -> str | None:
@@ -164,8 +164,7 @@ def _refuse_missing(path: Path, text: str) -> None:
     """Raise InputError for a folder that is not there, with the model that its name may mean."""
     if path.suffix.casefold() == ".json" or _exists(path):
         return
-    near = close_matches(path.name, _names())
-    meant = f"; close to its name: {', '.join(near)}" if near else ""
+    meant = did_you_mean(close_matches(path.name, _names()))
     msg = f'unknown model "{text[:200]}": there is no such folder here{meant}'
     raise InputError(msg, f"--set model=NAME takes the catalogue's or the hub's; {HOW_TO_ADD}")
 

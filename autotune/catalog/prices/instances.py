@@ -14,7 +14,7 @@ from autotune.catalog.devices import find_device
 from autotune.catalog.prices.cache import cached_prices
 from autotune.catalog.prices.prices import load_prices
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
-from autotune.domain.errors import InputError, close_matches
+from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.units import GIB
 from autotune.frozen import dataclass
 
@@ -96,9 +96,9 @@ def unknown_instance(text: str) -> InputError | None:
     ours = instance_names(provider)
     near = close_matches(bare, ours) or close_matches(bare, instance_names())
     msg = f'unknown instance "{text[:80]}"'
-    msg += f"; close to it: {', '.join(near)}" if near else ""
     if bare.casefold().startswith("ml."):
-        msg += "; names with ml. are SageMaker's, which costs more than the machine alone"
+        msg += ": names with ml. are SageMaker's, which costs more than the machine alone"
+    msg += did_you_mean(near)
     kinds = list(
         dict.fromkeys(name.partition(".")[0] if provider == "aws" else name for name in ours)
     )

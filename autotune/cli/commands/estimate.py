@@ -52,7 +52,7 @@ def estimate(
 ) -> None:
     """Price exactly one config, without a search.
 
-    What the job does not state is the trainer's default. Leaves with 3 where it does not fit.
+    What the job does not state is the trainer's default. The exit code is 3 where it does not fit.
     For example: autotune estimate job.yaml --set micro_batch_size=4 --set
     compile=default, or in one line:
     autotune estimate --model Qwen/Qwen2.5-1.5B --rows 20k --gpu h100
@@ -63,7 +63,7 @@ def estimate(
     from autotune.report.payload import estimate_payload
     from autotune.report.screens.estimate import estimate_screen
     from autotune.report.sections.answer import ESTIMATE_REPORT
-    from autotune.report.sections.how_to_run import one_step
+    from autotune.report.sections.how_to_run import to_search
 
     if full_trace and fidelity is Fidelity.formula:
         msg = "--full-trace and --fidelity formula contradict each other"
@@ -88,13 +88,11 @@ def estimate(
         relaxations=found.relaxations,
         contradictions=found.contradictions,
     )
-    search = asked(context, OF_ESTIMATE, knobs=False)
-    what = "the best settings and machine, what to run"
     payload = replace(
         payload,
         short_rows=found.short_rows,
         asked=asked(context),
-        next=one_step(search, "tune", "", what),
+        next=to_search(asked(context, OF_ESTIMATE, knobs=False), found.search),
     )
     print_answer(ESTIMATE_REPORT, payload, output, estimate_screen)
     raise typer.Exit(exit_status(found))

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validato
 
 from autotune.domain.job import (
     QUANTISED,
+    REINFORCED,
     Assumption,
     Beside,
     Objective,
@@ -163,13 +164,23 @@ class DataSection(Section):
         return self
 
 
+def _priced_objective(value: object) -> object:
+    if isinstance(value, str) and value.casefold() in REINFORCED:
+        msg = (
+            f"{value} is reinforcement learning, which is not priced: most of its time goes into "
+            "generating answers"
+        )
+        raise wrong(msg)
+    return value
+
+
 class TrainSection(Section):
     """How long to train: epochs or steps, and the rows of one optimizer step."""
 
     epochs: Annotated[float, real(0.0, MAX_EPOCHS, open_low=True)] | None = None
     steps: Steps | None = None
     global_batch_size: Batch | None = None
-    objective: Stated | None = None  # sft where it is not stated
+    objective: Annotated[Stated, BeforeValidator(_priced_objective)] | None = None  # else sft
 
     @model_validator(mode="after")
     def _agrees(self) -> TrainSection:

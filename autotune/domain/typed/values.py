@@ -227,7 +227,8 @@ def _unit(parse: Callable[[str], float], high: float, *, open_low: bool) -> Befo
 
 
 def _with_hint(error: InputError) -> str:
-    return f"{error.message}; {error.hint}" if error.hint else error.message
+    joint = " " if error.message.endswith("?") else "; "
+    return f"{error.message}{joint}{error.hint}" if error.hint else error.message
 
 
 def parse_usd_per_kwh(text: str) -> float:
@@ -267,8 +268,9 @@ def _price_number(text: str) -> float:
 
 
 def _names(value: object) -> object:
-    """A list of names may be typed as one text with commas."""
+    """A list of names may be typed as one text with commas, in brackets or without."""
     if isinstance(value, str):
+        value = re.sub(r"^\s*\[(.*)\]\s*$", r"\1", value)
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 

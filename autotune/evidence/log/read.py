@@ -47,7 +47,8 @@ def read_log(path: Path) -> RunLog:
         msg = f"{shown(str(file))} does not exist"
         raise InputError(msg, "name the Trainer's output folder once it has trained, or a log")
     if reader is None:
-        msg = f"{shown(str(file))} is no log by its name: it must end in {', '.join(_READERS)}"
+        ends = ", ".join(_READERS)
+        msg = f"{shown(str(file))} does not look like a log: its name must end in {ends}"
         raise InputError(msg, f"name a {STATE_FILE}, a CSV of steps and times, or {RECORD_FILE}")
     return reader(file)
 

@@ -37,7 +37,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS
-from autotune.domain.errors import InputError, close_matches
+from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.job import VARIANTS
 from autotune.domain.typed.values import shown
 from autotune.evidence.log.run_log import RunLog, Stretch
@@ -70,15 +70,15 @@ def read_csv_log(path: Path) -> RunLog:
     try:
         table = list(csv.reader(lines, strict=True))
     except csv.Error as error:
-        msg = f"{path} is no CSV: {error}"
+        msg = f"{path} is not a CSV: {error}"
         raise InputError(msg, "a header line, then one line a step") from None
     header = [cell.strip().casefold() for cell in table[0]]
     step_at, each_at, since_at = (_column(header, names) for names in (_STEP, _EACH, _SINCE))
     if step_at is None or (each_at is None and since_at is None):
-        near = "" if step_at is None else close_matches(" ".join(header), [*_EACH, *_SINCE])
+        near = [] if step_at is None else close_matches(" ".join(header), [*_EACH, *_SINCE])
         msg = f"{path}: its header is {shown(','.join(table[0]))}, without step and time"
         hint = "name the columns step and step_time_s (of one step) or elapsed_s (since the start)"
-        raise InputError(msg + (f"; close to it: {', '.join(near)}" if near else ""), hint)
+        raise InputError(msg + did_you_mean(near), hint)
     rows = [(i, row) for i, row in enumerate(table[1:], start=2) if any(c.strip() for c in row)]
     steps = [_count_cell(row, step_at, f"{path}, line {i}, step") for i, row in rows]
     at = each_at if each_at is not None else since_at
@@ -180,7 +180,7 @@ def read_record(path: Path) -> RunLog:
     steps = _of(events, "step")
     if not steps:
         msg = f"{path} holds no step"
-        raise InputError(msg, "the run has not begun to train, or wrote no record")
+        raise InputError(msg, "the run has not started to train, or wrote no record")
     waits = [number(e["data_wait_s"], f"{at}.data_wait_s") for e, at in steps if "data_wait_s" in e]
     whole = [_seconds(e, at) for e, at in _of(every, "end") if "duration_s" in e]
     memory: dict[MemoryKind, float] = {}
@@ -238,7 +238,7 @@ def _ended(every: Sequence[Event], events: Sequence[Event], steps: object, steps
     if not ends:
         return "no end was recorded: it still runs, or it was killed"
     error = ends[-1][0].get("error")
-    return f"it ended with {shown(error)}" if error else "the program ended there"
+    return f"it ended with {shown(error)}" if error else "the program ended at that point"
 
 
 def started(start: dict[str, Any], where: str) -> dict[str, Any]:

@@ -21,11 +21,13 @@ def log_text(path: Path) -> str:
     """The text of a plain file of bounded size. Raises InputError for everything else."""
     try:
         if not path.is_file():
-            what = "is no plain file" if path.exists() else "does not exist"
+            what = "is not a plain file" if path.exists() else "does not exist"
             msg = f"{shown(str(path))} {what}"
             raise InputError(msg, "name a trainer_state.json, a CSV or an observations.jsonl")
         if path.stat().st_size > MAX_LOG_BYTES:
-            msg = f"{path} is larger than {MAX_LOG_BYTES // 2**20} MiB, which no training log is"
+            msg = (
+                f"{path} is larger than {MAX_LOG_BYTES // 2**20} MiB, too large for a training log"
+            )
             raise InputError(msg, "keep every tenth line of it, or log less often")
         with path.open("rb") as stream:
             content = stream.read(MAX_LOG_BYTES + 1)
@@ -39,7 +41,7 @@ def log_text(path: Path) -> str:
         raise InputError(msg, "is it a log at all?") from None
     if not text.strip():
         msg = f"{path} is empty"
-        raise InputError(msg, "was it copied while it was being written?")
+        raise InputError(msg, "was it copied while it was still being written?")
     return text
 
 
@@ -49,7 +51,7 @@ def parsed_json(text: str, where: str) -> Any:  # noqa: ANN401 - whatever the fi
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        msg = f"{where} is no JSON or was cut short: {error.msg} at {place}"
+        msg = f"{where} is not JSON, or it was cut short: {error.msg} at {place}"
         raise InputError(msg, "copy the file again, or name an earlier checkpoint's") from None
     except (RecursionError, ValueError):
         msg = f"{where} is nested deeper, or has longer numbers, than any training log"
@@ -60,14 +62,14 @@ def number(value: object, where: str, *, low: float = 0.0, high: float = LONGEST
     """A finite number within bounds; never a boolean or text. Raises InputError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{where} is {shown(value)}, and must be a number"
-        raise InputError(msg, "the log is damaged, or not what it seems")
+        raise InputError(msg, "the log is damaged, or it is something else")
     try:
         real = float(value)
     except OverflowError:
         real = math.inf
     if not low <= real <= high:  # NaN is in no bounds
         msg = f"{where} is {shown(value)}, and must be a number from {low:g} to {high:g}"
-        raise InputError(msg, "the log is damaged, or not what it seems")
+        raise InputError(msg, "the log is damaged, or it is something else")
     return real
 
 
@@ -76,5 +78,5 @@ def count(value: object, where: str, *, low: int = 0) -> int:
     real = number(value, where, low=low, high=MAX_STEPS)
     if real != int(real):
         msg = f"{where} is {shown(value)}, and must be a whole number"
-        raise InputError(msg, "the log is damaged, or not what it seems")
+        raise InputError(msg, "the log is damaged, or it is something else")
     return int(real)

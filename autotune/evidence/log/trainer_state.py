@@ -57,7 +57,7 @@ def read_trainer_state(path: Path) -> RunLog:
     state = parsed_json(log_text(path), str(path))
     if not isinstance(state, dict) or not {"global_step", "log_history"} <= state.keys():
         what = "holds no global_step and log_history" if isinstance(state, dict) else shown(state)
-        msg = f"{path} is no trainer_state.json: {what}"
+        msg = f"{path} is not a trainer_state.json: {what}"
         raise InputError(msg, f"the Trainer writes {STATE_FILE} into every checkpoint folder")
     entries = _entries(state["log_history"], str(path))
     log = _stated(state, entries, path)
@@ -72,7 +72,10 @@ def _saved_otherwise(log: RunLog, path: Path) -> RunLog:
     every, step = log.save_every_steps, int(match[1]) if match else 0
     if not every or not step or step % every == 0 or step == log.max_steps:
         return log
-    note = f"a checkpoint at step {step} is not of save_steps {every}: saved by epoch or metric"
+    note = (
+        f"a checkpoint at step {step} does not follow save_steps {every}: it was saved by epoch or "
+        "by metric"
+    )
     return replace(log, save_every_steps=None, notes=(*log.notes, note))
 
 
@@ -90,7 +93,7 @@ def _entries(history: object, where: str) -> list[dict[str, Any]]:
         step = count(entry.get("step"), f"{place}.step")
         if step < last:
             msg = f"{place}.step is {step} after {last}: steps must not go back"
-            raise InputError(msg, "the file is damaged, or two were put together")
+            raise InputError(msg, "the file is damaged, or two files were joined")
         last = step
     return history
 
@@ -104,10 +107,10 @@ def _stated(state: dict[str, Any], entries: Sequence[dict[str, Any]], path: Path
     most = maybe("max_steps")
     if most is not None and done > most:
         msg = f"{path}: global_step {done} is beyond max_steps {most}"
-        raise InputError(msg, "the file is damaged, or two were put together")
+        raise InputError(msg, "the file is damaged, or two files were joined")
     if entries and entries[-1]["step"] > done:
         msg = f"{path}: log_history reaches step {entries[-1]['step']}, global_step is {done}"
-        raise InputError(msg, "the file is damaged, or two were put together")
+        raise InputError(msg, "the file is damaged, or two files were joined")
     save = state.get("save_steps")
     epoch = state.get("epoch")
     tokens = state.get("num_input_tokens_seen")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.memory.modelling_code import LITGPT
-from autotune.cost.parameters import lora_parameters
+from autotune.cost.parameters import FUSED_QKV, lora_parameters
 from autotune.domain.job import QUANTISED, Method
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.kernels import FMS
@@ -38,7 +38,6 @@ ROLES = {
     "up": ("up_proj", "fc_2", "w3", "fc_in", "c_fc", "fc1", "dense_h_to_4h"),
     "down": ("down_proj", "w2", "fc_out", "fc2", "dense_4h_to_h"),
 }
-FUSED_QKV = ("c_attn", "query_key_value", "qkv_proj", "W_pack", "Wqkv", "qkv")
 FUSED_MLP = ("gate_up_proj", "dense_h_to_4h")
 DEFAULT_TARGETS = {
     "ms-swift": ("q_proj", "k_proj", "v_proj"),  # its table of models names the fused qkv or q,k,v

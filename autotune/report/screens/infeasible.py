@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from autotune.report.screens.screen import (
     run_closing_section,
     shortened,
     shows,
+    within,
 )
 from autotune.report.sections.how_to_run import again
 from autotune.report.sections.memory import (
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     )
 
 NAME, CHANGE = 48, 40  # [characters] of a job's name; of a change's
+WHOLE_CHANGE = 110  # of a change that may take some lines
+_PART = re.compile(r", (?!not )| and (?=with |on )")  # where another change begins
 OF_EACH = 2  # changes that keep the training, that change its numbers, that are the user's
 
 
@@ -83,31 +87,29 @@ def relaxed_sections(
     changes: Sequence[RelaxationPayload], asked: Asked | None, command: str, tight: int
 ) -> list[Section]:
     """The two smallest changes of each kind, and the command that makes the first of each."""
-    most = fewer(OF_EACH, tight, 4)
+    most, length = fewer(OF_EACH, tight, 4), WHOLE_CHANGE if shows(tight, until=3) else CHANGE
     free, numeric, own = (found[:most] for found in by_class(changes))
     if not changes:
         text = "None of the changes tried, alone or in pairs, makes it fit."
         return [Section("", (Paragraph(text),))]
     return [
-        _relaxed("What would fit, with the same training", free, asked, command),
-        _relaxed(
-            "What would fit, with other rounding, optimizer states or batches",
-            numeric,
-            asked,
-            command,
-        ),
-        _relaxed("What would fit, but changes the result (you decide)", own, asked, command),
+        _relaxed(f"What would fit, {how}", found, asked, command, length)
+        for how, found in (
+            ("with the same training", free),
+            ("with other rounding, optimizer states or batches", numeric),
+            ("but changes the result (you decide)", own),
+        )
     ]
 
 
 def _relaxed(
-    title: str, changes: Sequence[RelaxationPayload], asked: Asked | None, command: str
+    title: str, changes: Sequence[RelaxationPayload], asked: Asked | None, command: str, length: int
 ) -> Section:
     if not changes:
         return Section("", ())
     rows = tuple(
         (
-            shortened(change.change, CHANGE),
+            within(_PART.split(change.change), length),
             format_seconds(change.duration_s),
             marked_name(format_usd(change.cost_usd), change),
             of_usable(change),

@@ -81,7 +81,7 @@ def _gaps(sections: Sequence[Section]) -> list[int]:
 def shortened(text: str, length: int = SHORT) -> str:
     """A text of unknown length in at most `length` characters.
 
-    Whole sentences, else (of a line or more) what stands before a semicolon or before a
+    Whole sentences, else (of a line or more) what stands before a semicolon, a colon or a
     parenthesis that would not close, else whole words.
     """
     flat = " ".join(text.split())
@@ -94,6 +94,8 @@ def shortened(text: str, length: int = SHORT) -> str:
     opened = head.rpartition(" (")[0] if head.count("(") > head.count(")") else ""
     clauses = [each for each in (head.rpartition("; ")[0], opened) if len(each) > length / 3]
     closed = [each for each in clauses if each.count("(") == each.count(")")]
+    before_colon = head.rpartition(": ")[0]
+    closed = closed or [before_colon] * (len(before_colon) > length / 4)
     if closed and length >= ONE_LINE:
         return f"{max(closed, key=len)}."
     return f"{flat[: length - 2].rpartition(' ')[0] or flat[: length - 3]}..."
@@ -164,19 +166,31 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object], l
     split = ("micro_batch_size", "gradient_accumulation_steps")
     if config[split[0]] != pick[split[0]]:  # the other follows: the global batch is kept
         words.append(f"micro-batch {config[split[0]]}")
-    words += [
-        f"{change_words(name)} {_switch(value)}"
-        for name, value in config.items()
-        if value != pick.get(name) and name not in (*split, *FOLLOWS)
-    ]
+    changed = [name for name, value in config.items() if value != pick.get(name)]
+    told = [name for name in changed if name not in (*split, *FOLLOWS)]
+    compiles = config.get("compile") != "off" and "compile" in told
+    for name in told:
+        value = config[name]
+        if name == "sharding" and str(value) in SHARDING:
+            words.append(SHARDING[str(value)])
+        elif name == "compile" and compiles and config.get(SCOPE) == "regional":
+            words.append(f"{change_words(name)} {_switch(value)} ({config[SCOPE]})")
+        elif name != SCOPE or not compiles:
+            words.append(f"{change_words(name)} {_switch(value)}")
+    return within(words, length) or intervals(config, pick) or NO_CHANGE
+
+
+FOLLOWS = ("checkpoint_every_steps", "save_total_limit", "num_dataloader_workers")
+SCOPE = "compile_scope"
+
+
+def within(words: Sequence[str], length: int) -> str:
+    """As many of the words as stand in `length` characters, one at least, and how many do not."""
     shown = len(words)
     while shown > 1 and len(", ".join(words[:shown])) + (8 if shown < len(words) else 0) > length:
         shown -= 1
     more = f" +{len(words) - shown} more" if shown < len(words) else ""
-    return (", ".join(words[:shown]) + more) or intervals(config, pick) or NO_CHANGE
-
-
-FOLLOWS = ("checkpoint_every_steps", "save_total_limit", "num_dataloader_workers")
+    return ", ".join(words[:shown]) + more
 
 
 def _switch(value: object) -> str:

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from autotune.report.schema import RecommendationPayload, Row
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
+WHOLE_LABEL = 72  # of a label that may take two lines
+OTHERS = 5  # machines beside those in the table that are named
 SMALL = 0.005  # of today's cost or time: a change that is not worth a line
 ALTERNATIVES, CHANGES = 3, 3
 TELLING = ("compile", "activation_checkpointing", "micro_batch_size", "attention", "sharding")
@@ -201,14 +203,15 @@ def signed(change: float, shown: str) -> str:
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     others = payload.alternatives[: fewer(ALTERNATIVES, tight, 5, 7)]
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
-    more = [Paragraph(unmeasured)] if unmeasured else []
+    elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
+    more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
     if not others:
         return Section("", tuple(more))
     free = not any(row.usd_per_hour for row in (best, *others))
     marked = not free and any(map(price_marks, others))
     rows = tuple(
         (
-            _label(row, best),
+            _label(row, best, WHOLE_LABEL if shows(tight, until=2) else LABEL),
             format_seconds(row.duration_s.p50),
             *(() if free else _cost_cells(row, best)),
             format_bytes(row.memory_bytes["total"]),
@@ -222,15 +225,33 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     return Section(title, (table, *more))
 
 
+def _other_machines(payload: RecommendationPayload, shown: Sequence[Row]) -> str:
+    """What became of the machines that are not shown; nothing where they are many."""
+    named = {offer_name(row) for row in shown}
+    rest = [row for row in payload.machines or () if offer_name(row) not in named]
+    if not rest or len(rest) > OTHERS:
+        return ""
+    told = [
+        f"{offer_name(row)} {format_seconds(row.duration_s.p50)}, {format_usd(row.cost_usd.p50)}"
+        for row in rest
+        if row.verdict == "fits"
+    ]
+    unfit = [offer_name(row) for row in rest if row.verdict == "certain_oom"]
+    tight = [offer_name(row) for row in rest if row.verdict == "at_risk"]
+    told += [f"too tight on {' and '.join(tight)}"] if tight else []
+    told += [f"does not fit on {' or '.join(unfit)}"] if unfit else []
+    return f"Other machines: {'; '.join(told)}."
+
+
 def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
     """The cost and how much dearer it is."""
     return format_usd(row.cost_usd.p50), against(row, best)
 
 
-def _label(row: Row, best: Row) -> str:
+def _label(row: Row, best: Row, length: int) -> str:
     elsewhere = offer_name(row) != offer_name(best)
     machine = f"{offer_name(row)}: " if elsewhere else ""
-    return machine + difference_words(row.config, best.config, LABEL - len(machine))
+    return machine + difference_words(row.config, best.config, length - len(machine))
 
 
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:

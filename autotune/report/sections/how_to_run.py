@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 from autotune.domain.answer.recommendation import NextStep
 from autotune.domain.job import PAIRED
 from autotune.domain.paths import near
+from autotune.domain.units import format_seconds, format_usd
 from autotune.orchestrators.registry import ORCHESTRATORS
 from autotune.report.layout.blocks import Commands, Paragraph, Section
 
 if TYPE_CHECKING:
-    from autotune.domain.answer.recommendation import Asked
+    from collections.abc import Sequence
+
+    from autotune.domain.answer.recommendation import Asked, Relaxation
     from autotune.report.schema import RecommendationPayload
 
 RUN_TITLE = "How to run it"
@@ -156,6 +159,25 @@ def one_step(asked: Asked, command: str, options: str, what: str) -> tuple[NextS
     """What was asked, put to another command or with options added."""
     words = (*asked.words[:1], command, *asked.words[2:])
     return (_step(again(replace(asked, words=words), command, options), what),)
+
+
+def to_search(asked: Asked, needs: Sequence[Relaxation] | None) -> tuple[NextStep, ...]:
+    """The same job put to `tune`. needs: changes without which it would find nothing, if any.
+
+    Of those the first that keeps the result, and the first that is the user's to decide.
+    """
+    if needs is None:
+        return one_step(asked, "tune", "", "the best settings and machine, what to run")
+    first = {each.quality: each for each in reversed(needs) if each.apply}
+    return tuple(
+        step
+        for quality, each in sorted(first.items())
+        for step in one_step(
+            asked, "tune", each.apply,
+            f"{each.change}: {format_seconds(each.duration_s)}, {format_usd(each.cost_usd)}"
+            + (" (changes the result)" if quality else ""),
+        )
+    )  # fmt: skip
 
 
 def after_verifying(run_dir: str | None, asked: Asked | None, *, taught: bool) -> list[NextStep]:

@@ -169,10 +169,11 @@ class Finals:
             and (compared(found, mine).hides if found.stands else self._promises(i) < -TELLING)
         ]
         if hidden:
-            return f"{len(hidden)} more may be over {TELLING:.0%} better, so far do runs differ"
+            better = f"{len(hidden)} more may be over {TELLING:.0%} better"
+            return f"{better}, because runs differ that much"
         noisy = self.share > UNNOTICED or any(found.disturbed for found in self.standing.values())
         if noisy and bound > TELLING:
-            return f"others may be {bound:.0%} better, so far do runs differ"
+            return f"others may be {bound:.0%} better, because runs differ that much"
         return ""
 
 
@@ -205,7 +206,7 @@ def _doubted(pick: Standing) -> str:
     """Of one that nothing disturbed, how likely it is too long all the same."""
     chance = f"{pick.doubt:.0%}"
     if pick.runs == 1:
-        return f"the pick rests on one run, and {chance} may be too long unnoticed here"
+        return f"the pick rests on one run, and {chance} may be too slow without anybody noticing"
     return f"the pick rests on {pick.runs} runs, and with a chance of {chance} all are too long"
 
 

@@ -131,7 +131,9 @@ def joining(
         found = study.user_attrs.get(IDENTITY)
         if found != search.priced.identity:
             msg = f"the study {study.study_name!r} is of another job or search space"
-            raise InputError(msg, "join it with the job, the model and the data it was begun with")
+            raise InputError(
+                msg, "join it with the job, the model and the data that it was started with"
+            )
         with contextlib.closing(Opened(study)), shared:
             yield shared, log
 
@@ -163,9 +165,9 @@ def terms_of(
     place = near(run_dir) if run_dir else "the storage"
     if terms == BEGUN:
         msg = f"the study {name!r} of {place} has no terms yet: who began it may have been killed"
-        raise InputError(msg, "type its `autotune tune` again with --resume, then join again")
-    msg = f"the study {name!r} of {place} was begun by a search that works alone"
-    raise InputError(msg, "begin one that can be joined: `autotune tune --score probe --workers 1`")
+        raise InputError(msg, "run its `autotune tune` again with --resume, then join again")
+    msg = f"the study {name!r} of {place} was started by a search that works alone"
+    raise InputError(msg, "start one that can be joined: `autotune tune --score probe --workers 1`")
 
 
 def header_of(search: SharedSearch, place: Place) -> dict[str, str]:
@@ -185,11 +187,11 @@ def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
     version = known.get("version") if isinstance(known, dict) else None
     if version and version != terms.get("version"):
         msg = (
-            f"the study {study.study_name!r} was begun by autotune {version}, and "
-            f"here is {terms.get('version')}"
+            f"the study {study.study_name!r} was started by autotune {version}, and "
+            f"this is {terms.get('version')}"
         )
         raise InputError(
-            msg, "go on with that version, or begin anew (no --resume, another --run); every "
+            msg, "use that version, or start anew (another --run, without --resume); every "
             "finished trial is on the disk"
         )  # fmt: skip
     study.set_user_attr(IDENTITY, search.priced.identity)

@@ -156,7 +156,7 @@ def load_prior(priced: Priced, run_dir: Path) -> Prior:
     found, damaged = _read(path)
     if damaged or found.about.get("identity") != priced.identity:
         what = "is damaged" if damaged else "is the prior of another job or space"
-        msg = f"{path} {what}: the search cannot go on as it began"
+        msg = f"{path} {what}: the search cannot continue as it started"
         raise InputError(msg, "start a new run with another --run")
     warnings = tuple(str(text) for text in found.about.get("warnings", ()))
     return Prior(_coded(priced, found.observed, 0.0), warnings, found.runs)

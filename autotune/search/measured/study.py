@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from autotune.search.study.record import Kind
 
 FRONT, MOST_FRONT = "calibrated front", 4  # how its trials are marked; probes of it, in all
-SEARCHED = "the search had ended before the front was probed"
-SEARCH_ENDED = "the search had ended before the best were measured again"
+SEARCHED = "the search ended before the front was probed"
+SEARCH_ENDED = "the search ended before the best were measured again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ class MeasuredSearch(Search):
 
 def most_allowed(trials: int) -> str:
     """Why a search ended that measured as many as it may."""
-    return f"{trials} configurations were measured, which was the most allowed"
+    return f"{trials} configurations were measured, as many as allowed"
 
 
 def with_score(record: TrialRecord, scored: Scored) -> TrialRecord:

@@ -97,7 +97,7 @@ def described(left: Remaining, budget: ProbeBudget, *, saving: bool = True) -> s
     if not math.isfinite(left.saving):
         return "nothing that fits has been measured"
     bound = f"{left.bound:.1%}" if left.bound >= LEAST_SHOWN else f"{LEAST_SHOWN:.1%}"
-    text = f"with nine chances in ten no configuration is more than {bound} better"
+    text = f"with a probability of 0.9 no configuration is more than {bound} better"
     if left.distrusted:
         text = f"{_doubt(left.distrusted)}: {text}"
     if not saving:
@@ -110,7 +110,7 @@ def _doubt(distrusted: Mapping[str, float]) -> str:
     what = WORDS.get(name, name)
     return (
         f"{what} is {distrusted[name]:.1f} times as far off as the cost model says of itself, "
-        "which is distrusted here"
+        "which is not trusted here"
     )
 
 
@@ -215,7 +215,7 @@ def judged(
     if left.fraction < least and confirmed(posterior, least) and settled(posterior, left):
         reason = (
             f"no probe is expected to save more than {least:.1%} of the run, and the neighbours "
-            "of the pick were looked at"
+            "of the pick were tried"
         )
         return Stop("regret", reason, left)
     if left.saving < budget.next_cost and not budget.free:

@@ -69,7 +69,7 @@ def connect(
                 is_told = True
                 tell(
                     f"storage {without_password(url)} does not answer ({first_words(error)}); "
-                    f"it is waited for, {format_seconds(most_s)} at most"
+                    f"waiting for it, {format_seconds(most_s)} at most"
                 )
             time.sleep(PAUSES_S[min(number, len(PAUSES_S) - 1)])
             number += 1

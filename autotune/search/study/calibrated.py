@@ -129,7 +129,7 @@ class CalibratedSampler(BaseSampler):
             trials = study.get_trials(deepcopy=False)
         history = history_of(trials, self._priced, set(self._distributions))
         if history.outside:
-            text = f"{history.outside} trials of the study are of no candidate of this space"
+            text = f"{history.outside} trials of the study are not candidates of this space"
             warnings.warn(text, OutsideSpaceWarning, stacklevel=2)
         return history
 

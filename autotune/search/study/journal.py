@@ -111,7 +111,7 @@ class StudyJournal:
 
 def other_space(record: TrialRecord) -> InputError:
     """What to say of a recorded trial whose parameters this search has not."""
-    msg = f"trial {record.number} of the record is not of this search space"
+    msg = f"trial {record.number} of the record is not in this search space"
     return InputError(msg, OTHER_SPACE)
 
 

@@ -169,7 +169,7 @@ def _entry(at: str, line: bytes | None, mend: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        msg = f"{at}, is no line of an Optuna journal"
+        msg = f"{at}, is not a line of an Optuna journal"
         raise InputError(msg, mend)
     return found
 

@@ -123,7 +123,7 @@ def _refused(constant: str) -> None:
 def _opened(path: Path) -> BinaryIO:
     """The record to read and write behind. Raises OSError, also for a pipe or a device."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, f"{TRIALS_FILE} is no regular file")
+        raise OSError(errno.EINVAL, f"{TRIALS_FILE} is not a regular file")
     return path.open("ab+")
 
 
@@ -183,7 +183,7 @@ class TrialLog:
         try:
             ours = hold(self._file.fileno(), self.path)
         except NoLocks as error:
-            msg = f"{near(run_dir)} cannot be kept to one process: {error.strerror}"
+            msg = f"{near(run_dir)} cannot be locked by one process: {error.strerror}"
             hint = "choose a folder on a local disk with --run, or mount this one with locks"
             raise InputError(msg, hint) from None
         if not ours:
@@ -194,12 +194,12 @@ class TrialLog:
         """Finished trials are never started over by accident."""
         if self.records and not resume:
             msg = f"{near(run_dir)} holds {len(self.records)} trials of this job"
-            raise InputError(msg, "add --resume to go on, or choose another --run")
+            raise InputError(msg, "add --resume to continue, or choose another --run")
 
     def _read(self) -> list[TrialRecord]:
         self._file.seek(0, os.SEEK_END)
         if self._file.tell() > MAX_RECORD_BYTES:
-            msg = f"{near(self.path)} has more than 1 GiB and is no record of a search"
+            msg = f"{near(self.path)} has more than 1 GiB so it is not the record of a search"
             raise InputError(msg, "choose another --run")
         self._file.seek(0)
         content = self._file.read()

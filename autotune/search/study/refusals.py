@@ -16,14 +16,14 @@ AWAY = (
 )  # fmt: skip
 FULL = ("MISCONF", "READONLY", "OOM command")  # what Redis answers where it cannot write for now
 HALF = {"ProgrammingError", "CommandError", "MultipleHeads", "HalfMadeError"}
-RIGHTS = ("does not let this user in", "grant it the rights, or name another user")
-CLOSED = ("takes nothing in", "name the primary server, or make it writable")
+RIGHTS = ("refuses this user", "grant that user the rights, or name another user")
+CLOSED = ("is read-only", "name the primary server, or make it writable")
 SAID = {"permission denied": RIGHTS, "NOPERM": RIGHTS, "read-only": CLOSED, "readonly": CLOSED}
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
 DRIVERS = {"psycopg": "pip install 'psycopg[binary]' (the database's driver)",
            "redis": "pip install redis (its driver)"}  # fmt: skip
 NOTHING_LOST = "every finished trial is on the disk; nothing was lost"
-AGAIN = "type the same command again (tune: with --resume)"
+AGAIN = "run the same command again (tune: with --resume)"
 REBUILT = "`autotune tune --resume` builds the study again from trials.jsonl"
 
 
@@ -97,7 +97,7 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
     if absent:
         how = DRIVERS.get(absent.partition(".")[0], "install the database's driver")
         msg = f"storage {place} cannot be opened: its driver needs {absent}, which is not installed"
-        return InputError(msg, f"{how}, or take sqlite:///study.db, which needs none")
+        return InputError(msg, f"{how}, or use sqlite:///study.db, which needs none")
     if "no longer compatible" in words:
         return _other_version(place, words)
     for said, (what, how) in SAID.items():
@@ -118,11 +118,11 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
 def _mended(error: BaseException) -> str:
     """What to do where a storage cannot be opened."""
     if "unable to open database file" in all_words(error):
-        return "make the folder that its file is to be in, or mend the path"
+        return "create the folder of that file, or correct the path"
     if is_away(error):
-        return f"start the server, or mend the host and the port in the URL; {NOTHING_LOST}"
+        return f"start the server, or correct the host and the port in the URL; {NOTHING_LOST}"
     if is_outage(error) or "redis" in _drivers(_chain(error)):
-        hint = "mend the host, the user, the password or the database in the URL"
+        hint = "correct the host, the user, the password or the database in the URL"
         return f"{hint} (--storage, or AUTOTUNE_STORAGE); {NOTHING_LOST}"
     return f"give an Optuna storage URL ({KINDS}), or leave --storage out"
 
@@ -140,8 +140,8 @@ def unreadable(where: str, error: BaseException) -> InputError:
     """What a storage holds and nobody wrote so: damaged, deleted, or of another program."""
     msg = f"what {without_password(where)} holds of the study cannot be read: {told(error)}"
     return InputError(
-        msg, "it was damaged, deleted or written by another program: end all workers, take it "
-        f"away or name an empty storage, and {REBUILT}; {NOTHING_LOST}"
+        msg, "it was damaged, deleted or written by another program: end all workers, delete "
+        f"it or name an empty storage, and {REBUILT}; {NOTHING_LOST}"
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def check_sampler(name: str) -> None:
         absent = [package for package in ("scipy", "torch") if find_spec(package) is None]
         if absent:
             msg = f"--sampler gp needs {' and '.join(absent)}, which this installation lacks"
-            raise InputError(msg, f"{install_command('samplers')}; or take another sampler")
+            raise InputError(msg, f"{install_command('samplers')}; or use another sampler")
 
 
 def sampler_maker(name: str, seed: int) -> Callable[[int], BaseSampler]:

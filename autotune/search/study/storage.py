@@ -119,7 +119,7 @@ def _sqlite_file(url: str) -> str | None:
 def _shared(url: str) -> str:
     """The URL. Raises InputError for a database that only one process ever sees."""
     if _sqlite_file(url) == "":
-        msg = f"storage {url} is in the memory of one process: no worker could see it"
+        msg = f"storage {url} is in the memory of one process: no worker can see it"
         raise InputError(msg, "leave --storage out, or name a file: sqlite:///study.db")
     return url
 
@@ -128,10 +128,10 @@ def _shared_here(url: str) -> str:
     """The URL. Raises InputError where its file is not here: opening it would make an empty one."""
     path = _sqlite_file(_shared(url))
     if path and not path.startswith("file:") and not Path(path).exists():
-        msg = f"there is no file {near(path)} here, and the search is said to be in it"
+        msg = f"there is no file {near(path)} here, though the search is said to be in it"
         raise InputError(
-            msg, "mend its path; for workers of other machines, which do not have the file, begin "
-            "the search with --storage postgresql+psycopg://..."
+            msg, "correct its path; for workers on other machines, which do not have the file, "
+            "start the search with --storage postgresql+psycopg://..."
         )  # fmt: skip
     return url
 
@@ -230,7 +230,7 @@ def joined_study(
     listed = ", ".join(names[-MOST_LISTED:]) or "none"
     msg = f"{place} holds no study {name!r}"
     raise InputError(
-        msg, f"studies there: {listed}; `autotune tune --score probe --workers 1` begins one"
+        msg, f"studies there: {listed}; `autotune tune --score probe --workers 1` starts one"
     )  # fmt: skip
 
 
@@ -242,7 +242,7 @@ def _journal_of(run_dir: Path | None) -> BaseStorage:
             what = "is a file" if path.parent.exists() else "does not exist"
             msg = f"the run folder {near(path.parent)} {what}"
         raise InputError(
-            msg, "begin it with `autotune tune --score probe --workers 1`, or name --storage"
+            msg, "start it with `autotune tune --score probe --workers 1`, or name --storage"
         )  # fmt: skip
     return shared_journal(path)
 
@@ -269,7 +269,8 @@ def _in_storage(
             _check_same_job(study, job_key, job_name, url)
         msg = f"storage {without_password(url)} already holds a study {name!r}"
         raise InputError(
-            msg, "--resume goes on in it from its own run folder; begin another with another --run"
+            msg,
+            "--resume continues it from its own run folder; start another one with another --run",
         ) from None
 
 

@@ -281,7 +281,7 @@ class Search:
         except (KeyError, ValueError):
             found = None
         if found is None or self._config_text(found) != record.config:
-            msg = f"trial {record.number} of the record is no candidate of this search space"
+            msg = f"trial {record.number} of the record is not a candidate of this search space"
             raise InputError(msg, OTHER_SPACE)
         return found
 

@@ -1,0 +1,102 @@
+"""What a first screen names to do next: it works when typed, and nothing of it is cut short."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.cli.application import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Capture = pytest.CaptureFixture[str]
+FORMULA = ["--fidelity", "formula", "-q"]
+
+
+@pytest.fixture(autouse=True)
+def _of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def typed(line: str, *more: str) -> list[str]:
+    return [*shlex.split(line), *more]
+
+
+def screen(capsys: Capture, line: str, *more: str, leaves: int = 0) -> str:
+    assert run(typed(line, *FORMULA, *more)) == leaves
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "estimate --model Llama-3.1-70B --method full --rows 10k --gpu h100",
+        "estimate --model Llama-3.1-8B --rows 20k --max-length 8192 --gpu rtx-4090",
+        (
+            "estimate --model Llama-3.1-8B --rows 20k --max-length 2048 --gpu rtx-4090 "
+            "--set micro_batch_size=4"
+        ),
+    ],
+)
+def test_what_estimate_names_next_finds_an_answer(line: str, capsys: Capture) -> None:
+    """`tune` of a job that fits nowhere ends with 3: it was named all the same."""
+    shown = screen(capsys, line, leaves=3)
+    _, _, last = shown.partition("\nNext\n")
+    commands = [each.strip() for each in last.splitlines() if "autotune tune" in each]
+    assert commands
+    for command in commands:
+        assert run([*shlex.split(command)[1:], *FORMULA, "--dry-run"]) == 0, command
+        capsys.readouterr()
+
+
+def test_settings_that_would_make_it_fit_are_counted_and_never_cut_short(capsys: Capture) -> None:
+    shown = screen(
+        capsys,
+        "estimate --model Llama-3.1-8B --rows 20k --max-length 8192 --gpu rtx-4090 "
+        "--set micro_batch_size=4",
+        leaves=3,
+    )
+    assert "..." not in shown
+    assert " more" in shown
+
+
+def test_compiling_whole_and_by_layer_have_different_names(capsys: Capture) -> None:
+    """ "torch_compile default +1 more" stood beside "torch_compile default would take longer"."""
+    shown = screen(
+        capsys,
+        "tune --model Llama-3.1-70B --method qlora --rows 10k --max-length 2048 --gpu a100-80gb "
+        "--dry-run",
+    )
+    assert "torch_compile default (regional)" in " ".join(shown.split())
+    assert "+1 more" not in shown
+
+
+def test_a_few_machines_are_all_named(capsys: Capture) -> None:
+    line = "tune --model Llama-3.1-405B --rows 10k --max-length 4096 --gpu 8xh100,8xb200 --dry-run"
+    assert "does not fit on 8x h100-sxm" in screen(capsys, line)
+    line = "tune --model Qwen2.5-7B --rows 9k --max-length 512 --gpu l40s,h100,a100-80gb --dry-run"
+    assert run(typed(line, *FORMULA, "--format", "json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    shown = screen(capsys, line)
+    for row in found["machines"]:
+        assert f"1x {row['device']}" in shown
+
+
+@pytest.mark.parametrize("limit", ["--deadline 4h", "--budget 1USD"])
+def test_a_missed_limit_names_the_machines_that_would_keep_it(limit: str, capsys: Capture) -> None:
+    line = f"tune --model Qwen2.5-7B --rows 1M --max-length 512 --gpu h100 --dry-run {limit}"
+    assert run(typed(line, *FORMULA, "--format", "json")) == 4
+    (told,) = [text for text in json.loads(capsys.readouterr().out)["warnings"] if "limits" in text]
+    if "budget" in limit:
+        assert told == "no priced machine with up to 8 cards would keep the limits"
+        return
+    command = told.partition("add `")[2].partition("`")[0]
+    other = line.replace("--gpu h100", command)
+    assert run(typed(other, *FORMULA, "--format", "json")) == 0
+    assert all(each["kept"] for each in json.loads(capsys.readouterr().out)["limits"])
