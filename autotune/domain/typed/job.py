@@ -166,11 +166,10 @@ class DataSection(Section):
 
 def _priced_objective(value: object) -> object:
     if isinstance(value, str) and value.casefold() in REINFORCED:
-        msg = (
+        refuse(
             f"{value} is reinforcement learning, which is not priced: most of its time goes into "
             "generating answers"
         )
-        raise wrong(msg)
     return value
 
 
