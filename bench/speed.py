@@ -11,6 +11,7 @@ trace_s       one memory trace of the installed training code, its process runni
               it traces is not installed
 proposal_s    the calibrated sampler's next proposal: 100,000 candidates, 50 measured trials
 pending_8_s   the same while eight workers measure other candidates
+proposal_million_s  as proposal_s, out of more than a million candidates
 
 Each is the median of several runs on this machine. With --beside, only what is of processes, of
 this checkout and of another one in turns, and the first over the other: a machine is seldom as busy
@@ -154,8 +155,11 @@ def priced_per_s(job: Job, runs: int) -> float:
     return len(candidates) / median_s(lambda: model.price(candidates).feasible, runs)
 
 
-def proposals_s(job: Job, runs: int) -> dict[str, float]:
-    """[s] of the calibrated sampler's next proposal: 100,000 candidates, 50 measured trials."""
+def proposals_s(job: Job, runs: int, most: int | None = CANDIDATES) -> tuple[float, float]:
+    """[s] of the calibrated sampler's next proposal, alone and while eight workers measure.
+
+    50 trials are measured. most: candidates, of more than a million; None: all of them.
+    """
     import optuna
 
     from autotune.search.axes import ParameterSpace
@@ -163,7 +167,8 @@ def proposals_s(job: Job, runs: int) -> dict[str, float]:
     from autotune.search.study.calibrated import CalibratedSampler
 
     wide, every = million_candidates(job)
-    candidates = every.take(np.linspace(0, len(every) - 1, CANDIDATES).astype(np.intp))
+    count = most or len(every)
+    candidates = every.take(np.linspace(0, len(every) - 1, count).astype(np.intp))
     space = ParameterSpace(candidates)
     priced = BilledCandidates(CostModel(wide).price(candidates), space, "cost")
     distributions: dict[str, optuna.distributions.BaseDistribution] = {
@@ -198,7 +203,7 @@ def proposals_s(job: Job, runs: int) -> dict[str, float]:
     for _ in range(PENDING):
         study.sampler = CalibratedSampler(priced, distributions)
         study.ask(distributions)
-    return {"proposal_s": alone, "pending_8_s": median_s(action, runs)}
+    return alone, median_s(action, runs)
 
 
 def trace_s(job: Job, runs: int) -> float | None:
@@ -231,6 +236,7 @@ def measure(*, quick: bool) -> dict[str, float | None]:
         process_s(PROCESSES[name], runs, child_cpu_s)
         for name in ("tune_cpu_s", "line_cpu_s", "imports_cpu_s")
     )
+    alone, beside_others = proposals_s(job, runs)
     return {
         "help_s": process_s(["-m", "autotune", "--help"], runs),
         "tune_s": process_s(PROCESSES["tune_cpu_s"], runs),
@@ -241,7 +247,9 @@ def measure(*, quick: bool) -> dict[str, float | None]:
         "line_over_imports": line / imports,
         "priced_per_s": priced_per_s(job, runs),
         "trace_s": trace_s(job, runs),
-        **proposals_s(job, runs),
+        "proposal_s": alone,
+        "pending_8_s": beside_others,
+        "proposal_million_s": proposals_s(job, runs, None)[0],
     }
 
 

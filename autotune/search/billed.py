@@ -201,9 +201,13 @@ class BilledCandidates:
     def totals(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
         """[USD or s] the finished run with each part multiplied by its factor."""
         duration = self._duration_s(factors, at)
-        if score_name(self.bill, self.objective) != "cost_usd":
+        if self._score != "cost_usd":
             return duration
         return duration / 3600.0 * self._at(at)["price"]
+
+    @cached_property
+    def _score(self) -> str:
+        return score_name(self.bill, self.objective)
 
     @property
     def confidence(self) -> float:

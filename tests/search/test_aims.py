@@ -182,12 +182,14 @@ def test_probes_that_are_sure_to_miss_a_limit_are_not_made() -> None:
     part = toy.parts[0]
     predicted = part.predicted[part.row_of]
     assert max(predicted[i] for i in posterior.history.tried) < 30.0 * 2.0
-    assert posterior.keeps_probability[np.argmax(predicted)] < 0.02
-    assert not posterior.allowed[np.argmax(predicted)]
+    slowest = int(np.argmax(predicted))
+    assert posterior.keeps_probability.of(slowest) < 0.02
+    assert not posterior.allows(np.asarray([slowest])).any()
 
 
 def test_without_limits_every_candidate_keeps_them() -> None:
-    assert (Posterior(Toy(), History()).keeps_probability == 1.0).all()
+    toy = Toy()
+    assert (Posterior(toy, History()).keeps_probability[np.arange(len(toy))] == 1.0).all()
 
 
 def test_several_devices_in_one_study_teach_each_other() -> None:

@@ -85,7 +85,7 @@ def test_limits_of_the_job_are_excesses_of_its_figures(tight_job: Job) -> None:
     assert np.exp(found["budget"]) == pytest.approx(bill.cost_usd / budget_usd, rel=1e-9)
     posterior = Posterior(priced, History())
     assert not posterior.missed
-    keeps = posterior.keeps_probability
+    keeps = posterior.keeps_probability[at]
     order = np.argsort(bill.duration_s)
     assert keeps[order[0]] > 0.5 > keeps[order[-1]]
     late = np.maximum(bill.duration_s / deadline_s, bill.cost_usd / budget_usd)

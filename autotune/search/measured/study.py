@@ -284,7 +284,8 @@ class MeasuredSearch(Search):
             return None
         if pick not in posterior.history.measured:
             twins = {int(i) for i in posterior.twins(pick)} & set(posterior.fitting)
-            pick = min(twins, key=lambda i: (posterior.log_cost[i], i), default=posterior.incumbent)
+            cost = posterior.log_cost
+            pick = min(twins, key=lambda i: (cost.of(i), i), default=posterior.incumbent)
         return None if pick is None else self._plainest_extra(posterior, pick)
 
     def _plainest_extra(self, posterior: Posterior, pick: int) -> int:

@@ -21,6 +21,7 @@ from autotune.domain.job import CONFIDENCE
 from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
 from autotune.search.posterior.amplitudes import contradiction
+from autotune.search.posterior.costs import Costs, Keeps, least
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.residuals import Residual, dominated, residuals_of
 from autotune.search.priced import MEMORY, Limited
@@ -42,9 +43,6 @@ SHORTLIST = 12_000  # candidates whose uncertainty is worked out, by calibrated 
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
 CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
 INFLATED = 3.0  # times the sd, for a neighbour's sake
-LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
-SAMPLE = 2000  # candidates at which a part's bend is looked for
-BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +95,23 @@ class Posterior:
         self._compared: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = {}
         self.fits_probability = self._fits()
         self.missed = False
-        self.keeps_probability = self._keeps()
-        # Nothing that could fit is likely to keep the job's limits: come as near as can be.
-        self.missed = bool(np.max(self.chance, initial=0.0) <= LEAST_FIT < 1.0) and bool(
-            np.max(self.fits_probability, initial=0.0) > LEAST_FIT
-        )
-        if self.missed:
-            self.keeps_probability = np.ones(len(priced))
-        self.log_cost = self._expected_log_total(np.arange(len(priced)))
+        self.log_cost = Costs(priced, self.parts, self.residuals, self.timed)
+        self.keeps_probability = Keeps(self.log_cost)
+        at = np.flatnonzero(self.fits_probability > LEAST_FIT)
+        middle = self.log_cost.middle(at)
+        if self.keeps_probability.limited and self._misses(at, middle):
+            self.missed = self.log_cost.missed = True
+            self.keeps_probability.ignore()
+            middle = self.log_cost.middle(at)
         fitting = self._with_room(history.fitting(priced))
         self.asked = priced.confidence if isinstance(priced, Limited) else CONFIDENCE
-        keeping = [i for i in fitting if self.keeps_probability[i] >= self.asked]
-        self.fitting = keeping or fitting
-        self.incumbent = min(keeping, key=lambda i: self.log_cost[i], default=None)
-        self.allowed = self._allowed()
-        self.shortlist = self._shortlist(shortlist)
+        measured = np.asarray(fitting, np.intp)
+        kept = self.keeps_probability[measured] >= self.asked
+        self.fitting = measured[kept].tolist() or fitting
+        costs = self.log_cost[measured[kept]]
+        self.incumbent = self.fitting[int(np.argmin(costs))] if len(costs) else None
+        self._untried = self._never_measured()
+        self.shortlist = self._shortlist(at, middle, shortlist)
 
     def under(self, name: str, amplitudes: Amplitudes) -> Posterior:
         """What the same measurements say if one part has these amplitudes; the pick is not asked.
@@ -136,8 +136,7 @@ class Posterior:
         picks = [] if (pick := self.pick()) is None else [pick]
         self.residuals, self._compared = dict(residuals), {}
         at = np.unique(np.asarray([*self.shortlist, *self.fitting, *picks], np.intp))
-        self.log_cost = self.log_cost.copy()
-        self.log_cost[at] = self._expected_log_total(at)
+        self.log_cost = self.log_cost.believing(self.residuals, at)
 
     def value(self, index: int) -> float:
         """[USD or s] the posterior mean of the objective of a candidate."""
@@ -145,7 +144,7 @@ class Posterior:
 
     def expected(self, priced: Priced, at: Indices) -> FloatArray:
         """[USD or s] an objective over the same parts, at the posterior means."""
-        return priced.totals({name: self._factor(name, at, 0.0) for name in self.parts}, at)
+        return priced.totals(self.log_cost.factors(at, list(self.parts)), at)
 
     @cached_property
     def distrusted(self) -> dict[str, float]:
@@ -157,83 +156,29 @@ class Posterior:
         found = {n: contradiction(p, observed.get(n, ())) for n, p in self.parts.items()}
         return {name: times for name, times in found.items() if times}
 
-    @property
-    def chance(self) -> FloatArray:
-        """[n] probability of fitting and of keeping the job's limits."""
-        return self.fits_probability * self.keeps_probability
-
-    def _factor(self, name: str, at: Indices, shift: float) -> FloatArray:
-        residual, rows = self.residuals[name], self.parts[name].row_of[at]
-        logs = residual.mean
-        if shift:
-            logs = logs + shift * np.sqrt(residual.variance)
-        factor: FloatArray = np.exp(logs)[rows]
-        return factor
-
-    def _log_total(self, at: Indices, shifts: Mapping[str, float]) -> FloatArray:
-        """Log objective at posterior means, some parts moved by so many standard deviations."""
-        return self.aim({n: self._factor(n, at, shifts.get(n, 0.0)) for n in self.timed}, at)
-
-    def aim(self, factors: dict[str, FloatArray], at: Indices) -> FloatArray:
-        """What is minimised: log objective, or the largest excess where no limit can be kept."""
-        factors = {name: factors.get(name, np.ones(len(at))) for name in self.parts}
-        if self.missed and isinstance(self.priced, Limited):
-            worst: FloatArray = np.max(list(self.priced.excesses(factors, at).values()), axis=0)
-            return worst
-        return np.log(np.maximum(self.priced.totals(factors, at), 1e-300))
-
-    def _expected_log_total(self, at: Indices) -> FloatArray:
-        """[at] posterior mean of the log objective.
-
-        Derived: over one standard deviation to either side of the parts that bend it. A part hidden
-        behind another (data behind computing) costs nothing at its mean and something on average.
-        """
-        total = self._log_total(at, {})
-        some = slice(None, None, max(1, len(at) // SAMPLE))
-        bends = np.zeros(len(total))
-        for name in self.timed:
-            if len(at) and np.mean(np.abs(self._bend(name, at[some], total[some]))) > BEND:
-                bends += self._bend(name, at, total)
-        return total + bends
-
-    def _bend(self, name: str, at: Indices, middle: FloatArray) -> FloatArray:
-        up, down = self._log_total(at, {name: 1.0}), self._log_total(at, {name: -1.0})
-        return (up + down) / 2.0 - middle
-
-    def _keeps(self) -> FloatArray:
-        """[n] probability that every other limit of the job is kept."""
-        found = np.ones(len(self.priced))
-        if not isinstance(self.priced, Limited):
-            return found
-        everything = np.arange(len(self.priced))
-
-        def excesses(shifts: Mapping[str, float]) -> dict[str, FloatArray]:
-            factors = {n: self._factor(n, everything, shifts.get(n, 0.0)) for n in self.parts}
-            return self.priced.excesses(factors, everything)  # type: ignore[attr-defined,no-any-return]
-
-        middle = excesses({})
-        variance = {limit: np.full(len(found), LEAST_DOUBT**2) for limit in middle}
-        for name in self.timed if middle else ():
-            up, down = excesses({name: 1.0}), excesses({name: -1.0})
-            for limit in variance:
-                variance[limit] += ((up[limit] - down[limit]) / 2.0) ** 2
-        for limit, centre in middle.items():
-            found *= normal_cdf(-centre / np.sqrt(variance[limit]))
+    def chance(self, at: Indices) -> FloatArray:
+        """[at] probability of fitting and of keeping the job's limits."""
+        found: FloatArray = self.fits_probability[at] * self.keeps_probability[at]
         return found
+
+    def aim(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
+        """What is minimised: log objective, or the largest excess where no limit can be kept."""
+        return self.log_cost.aim(factors, at)
 
     def weights(self, at: Indices) -> dict[str, FloatArray]:
-        """How much the log objective moves with each part's log factor.
+        """How much the log objective moves with each part's log factor."""
+        return self.log_cost.weights(at)
 
-        Derived: the central difference over one standard deviation, so that a part that matters
-        only where it is slow (data behind compute) counts by how likely that is.
-        """
-        found = {}
-        for name in self.timed:
-            residual, rows = self.residuals[name], self.parts[name].row_of[at]
-            up = self._log_total(at, {name: 1.0})
-            down = self._log_total(at, {name: -1.0})
-            found[name] = (up - down) / (2.0 * np.sqrt(residual.variance)[rows])
-        return found
+    def _misses(self, at: Indices, middle: FloatArray) -> bool:
+        """Whether no candidate is likely to keep the limits; the cheapest are asked first."""
+        size = SHORTLIST
+        while len(at):
+            first = np.zeros(len(at), np.bool_)
+            first[np.argpartition(middle, size)[:size] if size < len(at) else slice(None)] = True
+            if np.max(self.chance(at[first])) > LEAST_FIT:
+                return False
+            at, middle, size = at[~first], middle[~first], 4 * size
+        return bool(np.max(self.fits_probability, initial=0.0) > LEAST_FIT)
 
     def _fits(self) -> FloatArray:
         part = self.parts.get(MEMORY)
@@ -259,14 +204,18 @@ class Posterior:
         room = [i for i in fitting if measured[i].get(MEMORY, 0.0) <= share * limit[i]]
         return room or fitting
 
-    def _allowed(self) -> BoolArray:
-        """Candidates a probe could teach something about: not tried, no twin of one measured."""
-        allowed = (self.chance > LEAST_FIT) & np.isfinite(self.log_cost)
-        if self.history.tried:
-            allowed[list(self.history.tried)] = False
+    def _never_measured(self) -> BoolArray:
+        """Candidates that were not tried and are no twin of one that was."""
+        found = np.ones(len(self.priced), np.bool_)
         for index in self.history.tried:
-            allowed[self.twins(index)] = False
-        return allowed
+            found[index] = False
+            found[self.twins(index)] = False
+        return found
+
+    def allows(self, at: Indices) -> BoolArray:
+        """[at] whether a probe could teach something: it may fit, and was not measured."""
+        found = self._untried[at] & (self.chance(at) > LEAST_FIT)
+        return found & np.isfinite(self.log_cost[at])
 
     def twins(self, index: int) -> Indices:
         """Candidates equal to one in all that any part reads, itself included.
@@ -282,12 +231,17 @@ class Posterior:
                 at = at[part.row_of[at] == part.row_of[index]]
         return at if at is not None else np.asarray([index])
 
-    def _shortlist(self, size: int) -> Indices:
-        at = np.flatnonzero(self.allowed)
-        if len(at) > size:
-            worth = self.log_cost[at] - np.log(self.chance[at])
-            at = at[np.argpartition(worth, size)[:size]]
-        return at
+    def _shortlist(self, at: Indices, middle: FloatArray, size: int) -> Indices:
+        open_ = self._untried[at] & np.isfinite(middle)
+        at, middle = at[open_], middle[open_]
+
+        def worth(at: Indices) -> FloatArray:
+            chance, found = self.chance(at), np.full(len(at), np.inf)
+            likely = chance > LEAST_FIT
+            found[likely] = self.log_cost[at[likely]] - np.log(chance[likely])
+            return found
+
+        return least(at, middle - np.log(self.fits_probability[at]), worth, size)
 
     def difference(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray]:
         """Mean and sd of log objective at `at` minus that of one candidate."""
@@ -317,7 +271,7 @@ class Posterior:
             variance += w * w * there + w0 * w0 * residual.variance[row] - 2.0 * w * w0 * shared
             learned += (w * there - w0 * shared) ** 2 / (there + residual.noise**2)
         sd = np.sqrt(np.maximum(variance, 0.0))
-        found = self.log_cost[at] - self.log_cost[to], sd, np.minimum(np.sqrt(learned), sd)
+        found = self.log_cost[at] - self.log_cost.of(to), sd, np.minimum(np.sqrt(learned), sd)
         if at is self.shortlist:
             self._compared[to] = found
         return found
@@ -329,13 +283,12 @@ class Posterior:
         """
         if self.incumbent is None:
             return None
-        near = np.asarray(
-            [i for i in self.priced.neighbours(self.incumbent) if self.allowed[i]], np.intp
-        )
+        near = np.asarray(self.priced.neighbours(self.incumbent), np.intp)
+        near = near[self.allows(near)]
         if not len(near):
             return None
         mean, sd = self.difference(near, self.incumbent)
-        gains = expected_improvement(mean, INFLATED * sd) * self.chance[near]
+        gains = expected_improvement(mean, INFLATED * sd) * self.chance(near)
         best = int(np.argmax(gains))
         return int(near[best]) if gains[best] >= CONFIRM_BELOW else None
 
@@ -346,10 +299,12 @@ class Posterior:
         """
         if self.incumbent is None:
             return None
-        near = [i for i in self.priced.neighbours(self.incumbent) if self.allowed[i]]
-        if not near:
+        at = np.asarray(self.priced.neighbours(self.incumbent), np.intp)
+        at = at[self.allows(at)]
+        if not len(at):
             return None
-        mean, _ = self.difference(np.asarray(near, np.intp), self.incumbent)
+        mean, _ = self.difference(at, self.incumbent)
+        near = at.tolist()
         keys = self.priced.plainness([*near, self.incumbent])
         equal = [k for k in range(len(near)) if mean[k] <= TIE / 3.0 and keys[k] < keys[-1]]
         return near[min(equal, key=lambda k: keys[k])] if equal else None
@@ -365,13 +320,13 @@ class Posterior:
         keep the job's limits: the one most likely to.
         """
         if self.incumbent is None:
-            return max(self.fitting, key=lambda i: self.keeps_probability[i], default=None)
+            return max(self.fitting, key=self.keeps_probability.of, default=None)
         near = self._alike()
         keys = self.priced.plainness(near)
-        plain = near[min(range(len(near)), key=lambda k: (keys[k], self.log_cost[near[k]]))]
+        plain = near[min(range(len(near)), key=lambda k: (keys[k], self.log_cost.of(near[k])))]
         twins = self.twins(plain)
         twins = twins[
-            self.keeps_probability[twins] >= min(self.asked, self.keeps_probability[plain])
+            self.keeps_probability[twins] >= min(self.asked, self.keeps_probability.of(plain))
         ]
         return int(twins[np.argmin(self.log_cost[twins])])
 

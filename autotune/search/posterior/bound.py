@@ -125,7 +125,7 @@ def _promising(posterior: Posterior, at: Indices, pick: int) -> Indices:
     latter.
     """
     mean, sd = posterior.difference(at, pick)
-    chance = posterior.chance[at]
+    chance = posterior.chance(at)
     bold = np.where(chance >= LIKELY, mean - LOOKED_AT * sd, np.inf)
     gain = np.where(chance >= LIKELY, -expected_improvement(mean, sd) * chance, np.inf)
     found = [_varied(posterior, at, bold, AMONG), _varied(posterior, at, gain, AMONG // 2)]

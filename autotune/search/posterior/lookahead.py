@@ -42,12 +42,12 @@ def next_probe(posterior: Posterior) -> Proposal | None:
     at = posterior.shortlist
     if not len(at):
         return None
-    chance, fits = posterior.chance, posterior.fits_probability
+    chance, fits = posterior.chance(at), posterior.fits_probability
     if posterior.incumbent is None:
-        index = int(at[np.argmin(posterior.log_cost[at] - np.log(chance[at]))])
+        index = int(at[np.argmin(posterior.log_cost[at] - np.log(chance))])
         return Proposal(index, math.inf, math.inf, float(fits[index]), "first")
     mean, _, learned = posterior.comparison(at, posterior.incumbent)
-    gains = expected_improvement(mean, learned) * chance[at]
+    gains = expected_improvement(mean, learned) * chance
     most = float(np.max(gains))
     index, why = int(at[np.argmax(gains)]), "improve"
     if most < CONFIRM_BELOW:
@@ -61,7 +61,7 @@ def next_probe(posterior: Posterior) -> Proposal | None:
 
 def _gain(posterior: Posterior, index: int) -> float:
     mean, _, learned = posterior.comparison(np.asarray([index]), posterior.incumbent or 0)
-    return float(expected_improvement(mean, learned)[0] * posterior.chance[index])
+    return float((expected_improvement(mean, learned) * posterior.chance(np.asarray([index])))[0])
 
 
 def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: FloatArray) -> int:
@@ -70,10 +70,10 @@ def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: F
     mean, learned: of the difference to the incumbent, and by how much a probe moves it.
     """
     incumbent = posterior.incumbent or 0
-    chance, cost = posterior.chance[at], posterior.log_cost
+    chance, cost = posterior.chance(at), posterior.log_cost
     bold = expected_improvement(mean, LOOKED_AT * learned) * chance
     order = np.argsort(-bold, kind="stable")[:SECOND]
-    rivals = sorted((i for i in posterior.fitting if i != incumbent), key=lambda i: float(cost[i]))
+    rivals = sorted((i for i in posterior.fitting if i != incumbent), key=cost.of)
     rivals = rivals[:RIVALS]
     again = _alike(posterior, at, [incumbent, *rivals][:AGAIN])
     order = np.concatenate([order, np.setdiff1d(again, order)])
@@ -81,7 +81,7 @@ def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: F
     firsts = np.argsort(-gains, kind="stable")[:FIRST]
     firsts = np.union1d(firsts, np.flatnonzero(np.isin(order, again)))
     among = np.concatenate([at[order], rivals, [incumbent]]).astype(np.intp)
-    known = cost[among[len(order) :]] - cost[incumbent]
+    known = cost[among[len(order) :]] - cost.of(incumbent)
     variance = np.concatenate([learned[order] ** 2, np.zeros(len(known))])
     table = _table(posterior, among, np.concatenate([mean[order], known]), variance, len(rivals))
     rewards = [reward(table, int(first)) for first in firsts]

@@ -18,7 +18,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds, format_usd
 from autotune.frozen import dataclass
-from autotune.search.posterior.acquisition import INFLATED, LEAST_FIT
+from autotune.search.posterior.acquisition import INFLATED
 from autotune.search.posterior.bound import LIKELY, bound_of
 from autotune.search.posterior.improvement import expected_improvement
 
@@ -150,10 +150,10 @@ def remaining(posterior: Posterior) -> Remaining:
         return Remaining(0.0, 0.0, 0.0)
     mean, sd = posterior.difference(at, posterior.incumbent)
     gains = expected_improvement(mean, posterior.learnable(at, posterior.incumbent))
-    fraction = float(np.max(gains * posterior.chance[at]))
+    fraction = float(np.max(gains * posterior.chance(at)))
     value = posterior.value(posterior.incumbent)
     bound = bound_of(posterior)
-    best = np.max((Z90 * sd - mean)[posterior.chance[at] >= LIKELY], initial=0.0)
+    best = np.max((Z90 * sd - mean)[posterior.chance(at) >= LIKELY], initial=0.0)
     alone = float(1.0 - math.exp(-max(best, 0.0)))
     return Remaining(fraction * value, fraction, bound, posterior.distrusted, alone)
 
@@ -169,12 +169,12 @@ def confirmed(posterior: Posterior, least: float = REGRET) -> bool:
     near = posterior.priced.neighbours(posterior.incumbent)
     if sum(index in posterior.history.tried for index in near) >= 2:  # noqa: PLR2004 - a round
         return True
-    left = [i for i in near if posterior.allowed[i] and posterior.chance[i] > LEAST_FIT]
-    if not left:
+    at = np.asarray(near, np.intp)
+    at = at[posterior.allows(at)]
+    if not len(at):
         return True
-    at = np.asarray(left, np.intp)
     mean, sd = posterior.difference(at, posterior.incumbent)
-    gains = expected_improvement(mean, INFLATED * sd) * posterior.chance[at]
+    gains = expected_improvement(mean, INFLATED * sd) * posterior.chance(at)
     return bool(np.max(gains) < least)
 
 

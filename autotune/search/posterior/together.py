@@ -54,13 +54,18 @@ def next_of_several(posterior: Posterior) -> Proposal | None:
 
 def _promising(posterior: Posterior, pending: list[int]) -> Indices:
     """Candidates that may be better than the best that is pending, and the model's best."""
-    at = posterior.shortlist
-    worth = posterior.log_cost - np.log(np.maximum(posterior.chance, LEAST_CHANCE))
-    mean, _, learned = posterior.comparison(at, min(pending, key=lambda i: float(worth[i])))
-    bold = expected_improvement(mean, LOOKED_AT * learned) * posterior.chance[at]
+    at, waiting = posterior.shortlist, np.asarray(pending, np.intp)
+    best = int(waiting[np.argmin(_worth(posterior, waiting))])
+    mean, _, learned = posterior.comparison(at, best)
+    bold = expected_improvement(mean, LOOKED_AT * learned) * posterior.chance(at)
     most = np.argsort(-bold, kind="stable")[:SECOND]
-    model = np.argsort(worth[at], kind="stable")[: SECOND // 4]
+    model = np.argsort(_worth(posterior, at), kind="stable")[: SECOND // 4]
     return at[np.union1d(most, model)]
+
+
+def _worth(posterior: Posterior, at: Indices) -> FloatArray:
+    """[at] expected log cost over the chance that nothing is in the way."""
+    return posterior.log_cost[at] - np.log(np.maximum(posterior.chance(at), LEAST_CHANCE))
 
 
 def _worlds(posterior: Posterior, among: Indices) -> tuple[FloatArray, BoolArray]:
