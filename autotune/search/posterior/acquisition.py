@@ -21,7 +21,7 @@ from autotune.domain.job import CONFIDENCE
 from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
 from autotune.search.posterior.amplitudes import contradiction
-from autotune.search.posterior.costs import Costs, Keeps, least
+from autotune.search.posterior.costs import SHORTLIST, Costs, Keeps, least
 from autotune.search.posterior.improvement import expected_improvement, normal_cdf
 from autotune.search.posterior.residuals import Residual, dominated, residuals_of
 from autotune.search.priced import MEMORY, Limited
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.intp]
 
-SHORTLIST = 12_000  # candidates whose uncertainty is worked out, by calibrated cost and fit
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
 CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
 INFLATED = 3.0  # times the sd, for a neighbour's sake

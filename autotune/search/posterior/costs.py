@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Indices = NDArray[np.intp]
 
+SHORTLIST = 12_000  # candidates whose uncertainty is worked out, by calibrated cost and fit
 SAMPLE = 2000  # candidates at which a part's bend is looked for
 BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
 BLOCK = 1 << 15  # candidates whose bills stay in a processor's cache

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from optuna.samplers import BaseSampler
 
 from autotune.domain.errors import InputError
-from autotune.search.posterior.acquisition import SHORTLIST, Posterior, Proposal
+from autotune.search.posterior.acquisition import Posterior, Proposal
+from autotune.search.posterior.costs import SHORTLIST
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import history_of
 from autotune.search.posterior.together import next_of_several
