@@ -320,6 +320,23 @@ def change_phrase(before: float, after: float, shown: str) -> str:
     return f"{sign}{shown}{percent}"
 
 
+def nothing_saved(today: Row, pick: Row) -> str:
+    """Why nothing is saved against today's config; empty where something may be."""
+    if today.verdict == "certain_oom":
+        return "Today's config runs out of memory, by this model."
+    same = today.config == pick.config and offer_name(today) == offer_name(pick)
+    return "This is what you run today: nothing better was found." if same else ""
+
+
+def saved_phrase(today: Row, pick: Row, even: str) -> str:
+    """Time and money against today: "2.1 h sooner and $5 cheaper". even: at the same cost."""
+    time_s = today.duration_s.p50 - pick.duration_s.p50
+    usd = today.cost_usd.p50 - pick.cost_usd.p50
+    time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
+    usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
+    return f"{time_words} and {even if format_usd(abs(usd)) == format_usd(0) else usd_words}"
+
+
 NAMED = frozenset({"spot"})  # said by the machine's name already
 MEANING = {
     "old": f"seen more than {OLD_DAYS} days ago",

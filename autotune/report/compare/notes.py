@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, Table, bullets, section, table
 from autotune.report.phrases import marked_name
 
 if TYPE_CHECKING:
@@ -46,13 +46,8 @@ def sharding_section(rows: Sequence[Payload]) -> Section:
                 format_usd(split["cost_usd"]) if seconds is not None else "",
             ))  # fmt: skip
         notes.append(_needed(row))
-    if not lines:
-        return Section("Several devices: is sharding needed?", ())
-    table = Table(
-        columns("machine", "sharding", ">duration", ">cost"),
-        tuple(lines),
-    )
-    return Section("Several devices: is sharding needed?", (table, Bullets(tuple(notes))))
+    drawn = table(lines, "machine", "sharding", ">duration", ">cost")
+    return section("Several devices: is sharding needed?", drawn, bullets(notes))
 
 
 def _needed(row: Payload) -> str:
@@ -96,7 +91,7 @@ def spot_section(rows: Sequence[Payload]) -> Section:
             f"{_rate(terms['interruptions_per_day'])} interruptions a day, {until}; "
             f"{_saves(row)}{lost} of lost work in its duration"
         )
-    return Section("Spot against on demand", (Bullets(tuple(items)),) if items else ())
+    return section("Spot against on demand", bullets(items))
 
 
 def _saves(row: Payload) -> str:
@@ -123,8 +118,7 @@ def beyond_hours_section(rows: Sequence[Payload]) -> Section:
                 f"{variant_and_machine(row)}: {format_usd(row['cost_usd']['p50'])} is this run's "
                 f"share; a month is paid whole, {format_usd(row['month_usd'])}"
             )
-    title = "Owned machines and subscriptions"
-    return Section(title, (Bullets(tuple(items)),) if items else ())
+    return section("Owned machines and subscriptions", bullets(items))
 
 
 def session_section(rows: Sequence[Payload], job: Payload) -> Section:
@@ -138,7 +132,7 @@ def session_section(rows: Sequence[Payload], job: Payload) -> Section:
         for row in rows
         if row["sessions"] > 1
     ]
-    return Section("Longer than one session", (Bullets(tuple(items)),) if items else ())
+    return section("Longer than one session", bullets(items))
 
 
 MOST_VARIANTS, MOST_MACHINES = 12, 6
@@ -153,7 +147,7 @@ def variants_lead(payload: Payload) -> Section:
         f"{name}: {len(named)} variants. Each trains something else, so the choice among them is "
         "yours; each is at its best config."
     )
-    lines = tuple(
+    lines = (
         (
             item["variant"],
             f"{format_count(item['job']['steps'])} steps",
@@ -162,13 +156,7 @@ def variants_lead(payload: Payload) -> Section:
         )
         for item in named
     )
-    return Section(
-        "",
-        (
-            Paragraph(lead, "strong"),
-            Table(columns("", ">", ">", ""), lines),
-        ),
-    )
+    return section("", Paragraph(lead, "strong"), table(lines, "", ">", ">", ""))
 
 
 def variants_section(payload: Payload) -> Section:
@@ -186,14 +174,12 @@ def variants_section(payload: Payload) -> Section:
         lines += [_line(row) for row in sorted(rows, key=lambda row: order[row["variant"]])]
     if not lines:
         return Section("Machines and variants", (Paragraph("Nothing fits anywhere.", "bad"),))
-    titles = columns(
-        "variant", ">duration", ">80 % range", ">cost", ">80 % range", ">memory", "bound by"
-    )
-    table = Table(titles, tuple(lines), group_rows=frozenset(groups))
+    titles = ("variant", ">duration", ">80 % range", ">cost", ">80 % range", ">memory", "bound by")
     left = len(by_machine) - MOST_MACHINES
     note = "Columns: duration and its 80 % range, cost and its 80 % range, peak memory, what bounds"
     note += f"; {left} more machines in --format csv or json." if left > 0 else "."
-    return Section("Machines and variants", (table, Paragraph(note, "quiet")))
+    drawn = table(lines, *titles, groups=groups)
+    return section("Machines and variants", drawn, Paragraph(note, "quiet"))
 
 
 def _line(row: Payload) -> tuple[str, ...]:
@@ -245,15 +231,14 @@ def _memory_table(named: Sequence[str], rows: dict[str, Payload]) -> Table:
         cells = [*shown, parts["total"] - sum(shown), parts["total"], parts["usable"]]
         lines.append((variant, *(f"{value / GIB:.2f}" for value in cells)))
     names = ("weights", "adapt.", "grad.", "optim.", "activ.", "logits", "other", "total", "usable")
-    titles = columns("variant", *(f">{name}" for name in names))
-    return Table(titles, tuple(lines))
+    return table(lines, "variant", *(f">{name}" for name in names))
 
 
 def scaling_section(lines: Sequence[Payload]) -> Section:
     """Fixed part and slope, for sizes that were not asked."""
     if not lines:
         return Section("With the number of rows", ())
-    rows = tuple(
+    rows = (
         (
             recorded_label(line) + (f", {line['of']}" if line["of"] else ""),
             format_seconds(line["fixed_s"]),
@@ -264,13 +249,11 @@ def scaling_section(lines: Sequence[Payload]) -> Section:
         )
         for line in lines
     )
-    titles = columns(
-        "machine", ">fixed", ">per 1,000 rows", ">fixed", ">per 1,000 rows", ">off by at most"
-    )
+    each = ">per 1,000 rows"
+    titles = ("machine", ">fixed", each, ">fixed", each, ">off by at most")
     sizes = ", ".join(format_count(size) for size in lines[0]["rows"])
     note = (
         f"A straight line through {sizes} rows: duration = fixed part + rows x slope. The fixed "
         "part is loading, compiling, evaluating at the end and the last save."
     )
-    table = Table(titles, rows)
-    return Section("With the number of rows", (table, Paragraph(note, "quiet")))
+    return section("With the number of rows", table(rows, *titles), Paragraph(note, "quiet"))

@@ -20,7 +20,7 @@ from autotune.report.compare.notes import (
     variants_section,
 )
 from autotune.report.compare.payload import comparison_csv
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, section, table
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
     BASIS,
@@ -183,16 +183,10 @@ def _table(rows: Sequence[Payload], part: Payload) -> list[Block]:
         return []
     shown = folded_rows(rows, part)
     strong = frozenset(i for i, row in enumerate(shown) if row is part["leads"])
-    bill = Table(
-        columns("machine", ">USD/h", ">duration", ">80 % range", ">cost", ">80 % range"),
-        tuple(_bill_line(row) for row in shown),
-        strong_rows=strong,
-    )
-    turning = Table(
-        columns("machine", ">fits", "bound by", ">seen", ">wins below", ""),
-        tuple(_turning_line(row, part) for row in shown),
-        strong_rows=strong,
-    )
+    titles = ("machine", ">USD/h", ">duration", ">80 % range", ">cost", ">80 % range")
+    bill = table(map(bill_line, shown), *titles, strong=strong)
+    titles = ("machine", ">fits", "bound by", ">seen", ">wins below", "")
+    turning = table((_turning_line(row, part) for row in shown), *titles, strong=strong)
     note = (
         "seen: the age of a price that was looked up. wins below: the price in USD/h under which "
         "the row would be the cheapest; the cheapest stays so below the figure after its <. "
@@ -234,7 +228,8 @@ def folded_rows(rows: Sequence[Payload], part: Payload) -> list[Payload]:
     return kept
 
 
-def _bill_line(row: Payload) -> tuple[str, ...]:
+def bill_line(row: Payload) -> tuple[str, ...]:
+    """A machine, its price, and its time and cost with their ranges."""
     hours, usd = row["duration_s"], row["cost_usd"]
     return (
         recorded_label(row),
@@ -281,7 +276,7 @@ _FITS = {"over 0.99": "> .99"}
 
 def _configs_section(rows: Sequence[Payload]) -> Section:
     """What the first rows would run."""
-    lines = tuple(
+    lines = (
         (
             variant_and_machine(row),
             config_phrase(row["config"]),
@@ -289,19 +284,15 @@ def _configs_section(rows: Sequence[Payload]) -> Section:
         )
         for row in rows[:MOST_CONFIGS]
     )
-    if not lines:
-        return Section("What each would run", ())
     title = "What each would run" if len(rows) <= MOST_CONFIGS else "What the first would run"
-    return Section(title, (Table(columns("machine", "config", ""), lines),))
+    return section(title, table(lines, "machine", "config", ""))
 
 
 _WORKERS = "num_dataloader_workers"
 
 
 def _infeasible_section(items: Sequence[Payload]) -> Section:
-    if not items:
-        return Section("Does not fit", ())
-    lines = tuple(
+    lines = (
         (
             (f"{item['variant']}: " if item["variant"] else "") + recorded_label(item),
             _bytes(item["required_bytes"]),
@@ -310,15 +301,10 @@ def _infeasible_section(items: Sequence[Payload]) -> Section:
         )
         for item in items[:MOST_INFEASIBLE]
     )
-    blocks: list[Block] = [
-        Table(
-            columns("machine", ">needs", ">usable", "of"),
-            lines,
-        )
-    ]
-    if len(items) > len(lines):
-        blocks.append(Paragraph(f"and {len(items) - len(lines)} more (--format json).", "quiet"))
-    return Section("Does not fit", tuple(blocks))
+    more = len(items) - MOST_INFEASIBLE
+    note = f"and {more} more (--format json)." if more > 0 else ""
+    drawn = table(lines, "machine", ">needs", ">usable", "of")
+    return section("Does not fit", drawn, Paragraph(note, "quiet"))
 
 
 def _bytes(value: float | None) -> str:

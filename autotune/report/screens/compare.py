@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
-from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.compare.notes import (
-    spread,
-    spread_s,
-    variants_lead,
-    variants_section,
-)
+from autotune.domain.units import format_bytes
+from autotune.report.compare.notes import variants_lead, variants_section
 from autotune.report.compare.table import (
+    bill_line,
     folded_rows,
     least_odds,
     limits_phrase,
@@ -21,7 +17,7 @@ from autotune.report.compare.table import (
     row_marks,
     why_it_leads,
 )
-from autotune.report.layout.blocks import Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, table
 from autotune.report.phrases import chance, marks_note
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
@@ -120,9 +116,9 @@ def _machines(payload: Payload, most: int) -> Section:
     named = [row for row in rows[most:] if row is winner or row is payload["fastest"]]
     shown = [*rows[: most - len(named)], *named]
     strong = frozenset(i for i, row in enumerate(shown) if row is winner)
-    titles = columns("machine", ">$/h", ">time", ">range", ">cost", ">range", "")
-    table = Table(titles, tuple(_line(row, payload) for row in shown), strong_rows=strong)
-    blocks: list[Block] = [table]
+    titles = ("machine", ">$/h", ">time", ">range", ">cost", ">range", "")
+    lines = (_line(row, payload) for row in shown)
+    blocks: list[Block] = [table(lines, *titles, strong=strong)]
     if len(payload["rows"]) > len(shown):
         text = f"{len(payload['rows']) - len(shown)} more with --format csv or json"
         blocks.append(Paragraph(text, "quiet"))
@@ -139,15 +135,7 @@ def _line(row: Payload, payload: Payload) -> tuple[str, ...]:
     marks = row_marks(row, payload)
     if row["fits_probability"] < SURE:
         marks.append(f"fits {chance(row['fits_probability'])}")
-    return (
-        recorded_label(row),
-        f"{row['usd_per_hour']:,.2f}",
-        format_seconds(row["duration_s"]["p50"]),
-        spread_s(row["duration_s"]),
-        format_usd(row["cost_usd"]["p50"]),
-        spread(row["cost_usd"], 1.0),
-        ", ".join(marks),
-    )
+    return (*bill_line(row), ", ".join(marks))
 
 
 def _unfit(items: Sequence[Payload]) -> list[Block]:

@@ -6,9 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.domain.units import format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
-from autotune.report.phrases import marked_name
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
     decisive_blocks,
@@ -23,9 +21,9 @@ from autotune.report.sections.how_to_run import again
 from autotune.report.sections.memory import (
     ON_HOST,
     by_class,
+    changes_table,
     holders,
     nothing_fits,
-    of_usable,
     row_that_decides,
     shortfall_lead,
 )
@@ -107,16 +105,11 @@ def _relaxed(
 ) -> Section:
     if not changes:
         return Section("", ())
-    rows = tuple(
-        (
-            within(_PART.split(change.change), length),
-            format_seconds(change.duration_s),
-            marked_name(format_usd(change.cost_usd), change),
-            of_usable(change),
+    blocks: list[Block] = [
+        changes_table(
+            changes, "", ">", ">", ">", words=lambda text: within(_PART.split(text), length)
         )
-        for change in changes
-    )
-    blocks: list[Block] = [Table(columns("", ">", ">", ">"), rows)]
+    ]
     apply = changes[0].apply
     if apply:
         blocks.append(Commands(((again(asked, command, apply), ""),)))

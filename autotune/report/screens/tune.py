@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.layout.blocks import (
-    Bullets,
-    Commands,
-    Paragraph,
-    Section,
-    Table,
-    columns,
-)
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, section, table
 from autotune.report.phrases import (
     bound_words,
     fit_phrase,
     global_batch,
     memory_phrase,
+    nothing_saved,
     offer_name,
     price_marks,
+    saved_phrase,
     sentence,
     tie_phrase,
 )
@@ -52,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.answer.waterfall import WaterfallStep
-    from autotune.report.layout.blocks import Block
+    from autotune.report.layout.blocks import Block, Tone
     from autotune.report.schema import RecommendationPayload, Row
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
@@ -138,18 +133,17 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     today = payload.today
     if not today:
         return Section("", ())
-    if today.verdict == "certain_oom":
-        text = "Today's config runs out of memory, by this model."
-        return Section("", (Paragraph(text, "warn"),))
-    if today.config == best.config and offer_name(today) == offer_name(best):
-        return Section("", (Paragraph("This is what you run today: nothing better was found."),))
+    told = nothing_saved(today, best)
+    if told:
+        tone: Tone = "warn" if today.verdict == "certain_oom" else "plain"
+        return section("", Paragraph(told, tone))
     if lengths_open(payload.job):
         changed = difference_words(best.config, today.config, LABEL)
         return Section("", (Paragraph(f"Changed from today: {changed}. {NO_SAVING}"),))
     rows = _changes(payload.waterfall or (), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]
     rest = len(payload.waterfall or ()) - len(shown)
-    blocks: list[Block] = [Table(columns("", ">", ">"), tuple(shown))] if shown else []
+    blocks: list[Block] = [table(shown, "", ">", ">")] if shown else []
     if rest and shows(tight, until=3):
         others = f"{rest} more change{'s' if rest > 1 else ''} with less effect"
         blocks.append(Paragraph(f"and {others}" if shown else others))
@@ -159,16 +153,10 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
 
 def _saved(today: Row, best: Row) -> str:
     """Time and money against today."""
-    time_s = today.duration_s.p50 - best.duration_s.p50
-    usd = today.cost_usd.p50 - best.cost_usd.p50
-    time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
-    usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
-    if format_usd(abs(usd)) == format_usd(0):
-        usd_words = "at the same cost"
     batch = ""
     if global_batch(today) != global_batch(best):
         batch = f"; today's global batch is {global_batch(today)}"
-    return f"{time_words} and {usd_words}{batch}"
+    return saved_phrase(today, best, "at the same cost") + batch
 
 
 def _figures(row: Row) -> str:
@@ -220,9 +208,9 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         for row in others
     )
     figures = [">"] * (len(rows[0]) - marked - 1)
-    table = Table(columns("", *figures, *([""] if marked else [])), rows)
+    drawn = table(rows, "", *figures, *([""] if marked else []))
     title = "Next best: time, peak memory" if free else "Next best: time, cost, peak memory"
-    return Section(title, (table, *more))
+    return Section(title, (drawn, *more))
 
 
 def _other_machines(payload: RecommendationPayload, shown: Sequence[Row]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.job import Assumption
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import memory_bars, time_bars
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, bullets, section, table
 from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
@@ -17,9 +17,11 @@ from autotune.report.phrases import (
     fit_phrase,
     global_batch,
     memory_phrase,
+    nothing_saved,
     offer_name,
     price_phrase,
     rests_on,
+    saved_phrase,
     seconds_span,
     sentence,
     speed_phrase,
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.answer.limits import LimitOdds
-    from autotune.report.layout.blocks import Block
+    from autotune.report.layout.blocks import Block, Table
     from autotune.report.schema import (
         EstimatePayload,
         JobPayload,
@@ -166,10 +168,8 @@ def _memory_blocks(row: Row) -> tuple[Block, ...]:
 
 def assumed_section(assumed: Sequence[Assumption]) -> Section:
     """What nobody stated."""
-    if not assumed:
-        return Section("Assumed", ())
-    items = tuple(f"{item.key}: {item.value} ({item.why})" for item in _folded(assumed))
-    return Section("Assumed (write the key into the job to replace it)", (Bullets(items),))
+    items = (f"{item.key}: {item.value} ({item.why})" for item in _folded(assumed))
+    return section("Assumed (write the key into the job to replace it)", bullets(items))
 
 
 def _folded(assumed: Sequence[Assumption]) -> list[Assumption]:
@@ -187,7 +187,7 @@ def _folded(assumed: Sequence[Assumption]) -> list[Assumption]:
 
 def warnings_section(warnings: Sequence[str]) -> Section:
     """What the reader must know before acting."""
-    return Section("Warnings", (Bullets(tuple(warnings), "warn"),) if warnings else ())
+    return section("Warnings", bullets(warnings, "warn"))
 
 
 def _answer(payload: RecommendationPayload) -> Section:
@@ -238,20 +238,14 @@ def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
 
 
 def _saving(today: Row, pick: Row) -> str:
-    if today.verdict == "certain_oom":
-        return "Today's config runs out of memory, by this model."
-    time_s = today.duration_s.p50 - pick.duration_s.p50
-    usd = today.cost_usd.p50 - pick.cost_usd.p50
-    if today.config == pick.config and offer_name(today) == offer_name(pick):
-        return "This is what you run today: nothing better was found."
-    time_words = f"{format_seconds(abs(time_s))} {'sooner' if time_s >= 0 else 'later'}"
-    usd_words = f"{format_usd(abs(usd))} {'cheaper' if usd >= 0 else 'dearer'}"
-    if format_usd(abs(usd)) == format_usd(0):
-        usd_words = "costs the same"
+    told = nothing_saved(today, pick)
+    if told:
+        return told
     batch = ""
     if global_batch(today) != global_batch(pick):
         batch = f" (the global batch changes from {global_batch(today)}, too)"
-    return f"Compared with today's config that is {time_words} and {usd_words}{batch}."
+    saved = saved_phrase(today, pick, "costs the same")
+    return f"Compared with today's config that is {saved}{batch}."
 
 
 def _basis(row: Row) -> str:
@@ -294,8 +288,8 @@ def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
     blocks: list[Block] = []
     if rejected.by_reason:
         counts = sorted(rejected.by_reason.items(), key=lambda item: (-item[1], item[0]))
-        rows = tuple((format_count(count), why) for why, count in counts)
-        blocks.append(Table(columns(">candidates", "why not"), rows))
+        rows = ((format_count(count), why) for why, count in counts)
+        blocks.append(table(rows, ">candidates", "why not"))
     nearest = rejected.nearest[:NEAREST]
     if nearest:
         blocks.append(Paragraph("Nearest misses:"))
@@ -305,7 +299,7 @@ def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
 
 
 def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table:
-    rows = tuple(
+    rows = (
         (
             f"{miss.device_count}x {miss.device}",
             _unlike(miss, best),
@@ -315,8 +309,7 @@ def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table
         )
         for miss in nearest
     )
-    titles = columns("device", "config", ">needs", ">usable", ">over by")
-    return Table(titles, rows)
+    return table(rows, "device", "config", ">needs", ">usable", ">over by")
 
 
 def _unlike(miss: NearestPayload, best: Row | None) -> str:
@@ -345,7 +338,7 @@ def _changes_section(payload: RecommendationPayload) -> Section:
             "real row lengths (`--data FILE` counts them, or state data.lengths): shorter rows "
             "make the run shorter and smaller"
         )
-    return Section("What would change the answer", (Bullets(tuple(items)),) if items else ())
+    return section("What would change the answer", bullets(items))
 
 
 def _search_section(payload: RecommendationPayload) -> Section:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.answer.contract import copied
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
-from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, table
 from autotune.report.phrases import chance, config_phrase, marked_name
 from autotune.report.schema import (
     LongestBatchPayload,
@@ -21,11 +21,11 @@ from autotune.report.schema import (
 from autotune.report.sections.how_to_run import again
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.domain.answer.recommendation import Asked, Relaxation, Shortfall
     from autotune.domain.outcome import AtOp, MemoryTrace
-    from autotune.report.layout.blocks import Block
+    from autotune.report.layout.blocks import Block, Table
     from autotune.report.schema import JobPayload
 
 LARGEST = 4
@@ -159,20 +159,21 @@ def _changes(
         nothing = "None of the changes tried, alone or in pairs, makes it fit."
         return Section("What would make it fit", (Paragraph(nothing),) if missing else ())
     free, numeric, own = by_class(changes)
+    titles = ("change", ">duration", ">cost", ">memory")
     blocks: list[Block] = []
     if free:
         blocks += [
             Paragraph("With the same training (settings, then machines; the fastest first):"),
-            _table(free),
+            changes_table(free, *titles),
         ]
     else:
         blocks.append(Paragraph("No setting or machine tried makes it fit with the same training."))
     if numeric:
         text = "With other rounding, optimizer states or batches:"
-        blocks += [Paragraph(text), _table(numeric)]
+        blocks += [Paragraph(text), changes_table(numeric, *titles)]
     if own:
         text = "These change the result, so you decide; they were not applied:"
-        blocks += [Paragraph(text), _table(own)]
+        blocks += [Paragraph(text), changes_table(own, *titles)]
     commands = tuple(
         (again(asked, command, each[0].apply), what)
         for each, what in (
@@ -199,24 +200,20 @@ def by_class(
     )
 
 
-def _table(changes: Sequence[RelaxationPayload]) -> Table:
-    rows = tuple(
+def changes_table(
+    changes: Sequence[RelaxationPayload], *titles: str, words: Callable[[str], str] = str
+) -> Table:
+    """What each change takes and needs. words: how it is named."""
+    rows = (
         (
-            change.change,
+            words(change.change),
             format_seconds(change.duration_s),
             marked_name(format_usd(change.cost_usd), change),
-            of_usable(change),
+            f"{format_bytes(change.required_bytes)} of {format_bytes(change.available_bytes)}",
         )
         for change in changes
     )
-    titles = columns("change", ">duration", ">cost", ">memory")
-    return Table(titles, rows)
-
-
-def of_usable(change: RelaxationPayload) -> str:
-    """Memory of a change, against what is usable."""
-    needs, usable = change.required_bytes, change.available_bytes
-    return f"{format_bytes(needs)} of {format_bytes(usable)}"
+    return table(rows, *titles)
 
 
 def nothing_fits(job: JobPayload, priced: int, rejected: int) -> Paragraph:
