@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import HOUR_S, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Bullets, Paragraph, Section, section, table
 from autotune.report.page.axis import Axis, time_unit
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def schedule_section(payload: Payload) -> Section:
     if schedule is None or not schedule["placements"]:
         return Section("Schedule", ())
     lines = machine_lines(payload, CHART_CELLS)[:MOST_MACHINES]
-    rows = tuple((f"{number + 1}", line) for number, line in enumerate(lines))
+    rows = ((f"{number + 1}", line) for number, line in enumerate(lines))
     phases = phase_marks(payload)
     marks = ", ".join(f"{mark} {name}" for name, mark in phases.items()) if len(phases) > 1 else ""
     legend = (
@@ -51,7 +51,7 @@ def schedule_section(payload: Payload) -> Section:
     if schedule["machines"] > MOST_MACHINES:
         legend += f" {schedule['machines'] - MOST_MACHINES} more in --format json or --chart."
     blocks: list[Block] = [
-        Table(columns(unit_of(payload), ">runs"), rows),
+        table(rows, unit_of(payload), ">runs"),
         Paragraph(legend),
     ]
     blocks += _said_of_schedule(payload, schedule)
@@ -92,8 +92,6 @@ def _said_of_schedule(payload: Payload, schedule: Payload) -> Iterator[Block]:
 
 def scaling_section(payload: Payload) -> Section:
     """How long the campaign takes on other numbers of machines."""
-    if not payload["scaling"]:
-        return Section("", ())
     stated = {each["machines"]: each for each in payload["stated_scaling"]}
     beside = bool(stated) and payload["hours_from"] == "model" and payload["subset"] is None
     rows = []
@@ -111,8 +109,8 @@ def scaling_section(payload: Payload) -> Section:
         rows.append(tuple(cells))
     titles = [f"{unit_of(payload)}s", "ends after", "at best", "with barriers"]
     titles += ["stated hours", "with barriers"] if beside else []
-    table = Table(columns(*(f">{title}" for title in titles)), tuple(rows))
-    return Section(f"More {unit_of(payload)}s, same bill", (table,))
+    drawn = table(rows, *(f">{title}" for title in titles))
+    return section(f"More {unit_of(payload)}s, same bill", drawn)
 
 
 _MARKS = "123456789abcdefghijklmnopqrstuvwxyz"

@@ -15,7 +15,7 @@ from autotune.report.campaign.schedule import (
     unit_of,
 )
 from autotune.report.compare.notes import spread, spread_s
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, bullets, section, table
 from autotune.report.layout.report import Report
 from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks
 from autotune.report.sections.limits import chances
@@ -42,13 +42,9 @@ def plan_sections(payload: Payload) -> list[Section]:
         subset_section(payload),
         cuts_section(payload),
         _assumed(payload),
-        _bullets("Warnings", payload["warnings"]),
+        section("Warnings", bullets(payload["warnings"])),
     ]
-    return [section for section in sections if section.blocks]
-
-
-def _bullets(title: str, items: list[str]) -> Section:
-    return Section(title, (Bullets(tuple(items)),) if items else ())
+    return [each for each in sections if each.blocks]
 
 
 def campaign_lead(payload: Payload) -> Section:
@@ -110,7 +106,7 @@ def _source(payload: Payload) -> str:
 
 def contradictions_of_plan(payload: Payload) -> Section:
     """What the file says and what does not hold."""
-    return _bullets("What does not add up in the campaign file", payload["contradictions"])
+    return section("What does not add up in the campaign file", bullets(payload["contradictions"]))
 
 
 def _beside(payload: Payload) -> bool:
@@ -140,20 +136,14 @@ def machines_section(payload: Payload) -> Section:
         notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")
     titles = ["USD/h", "hours", "80 % range", "cost", "energy"]
     titles += ["at stated hours"] if stated else []
-    table = Table(
-        columns("machine", *(f">{title}" for title in titles)),
-        tuple(rows),
-        strong_rows=frozenset({shown.index(payload["machine"])}),
-    )
-    blocks: list[Block] = [table]
     mixed, least = payload["mixed_cost_usd"], payload["total"]["cost_usd"]["p50"]
     if mixed is not None and mixed < 0.99 * least:
         notes.append(f"each run on its own cheapest machine: {format_usd(mixed)} in all")
-    if notes:
-        blocks.append(Bullets(tuple(notes)))
+    titles = ["machine", *(f">{title}" for title in titles)]
+    drawn = table(rows, *titles, strong={shown.index(payload["machine"])})
     same = all(run["hours_from"] == "stated" for run in payload["runs"])
     title = "Machines at the stated hours" if same else "Machines, each with its own hours"
-    return Section(title, tuple(blocks))
+    return section(title, drawn, bullets(notes))
 
 
 def _cheapest_machines(payload: Payload) -> list[int]:
@@ -249,8 +239,8 @@ def phases_section(payload: Payload) -> Section:
     own = total["stated_s"]
     rows.append((*last, *([f"{own / HOUR_S:,.1f}" if own is not None else ""] if stated else [])))
     strong.add(len(rows) - 1)
-    titles = columns("phase", *(f">{title}" for title in titles))
-    return Section("Phases", (Table(titles, tuple(rows), frozenset(strong)),))
+    drawn = table(rows, "phase", *(f">{title}" for title in titles), strong=strong)
+    return Section("Phases", (drawn,))
 
 
 def _runs(payload: Payload) -> Section:
@@ -269,15 +259,13 @@ def _runs(payload: Payload) -> Section:
         words = config_phrase(best["config"]) if best else ""
         letter = configs.setdefault(words, _LETTERS[len(configs) % len(_LETTERS)]) if words else ""
         rows.append(_run_line(group, letter, mixed=_beside(payload)))
-    titles = columns("runs", ">steps", ">each", ">cost each", "config", "")
-    blocks: list[Block] = [Table(titles, tuple(rows[:MOST_LINES]))]
-    if len(rows) > MOST_LINES:
-        text = f"{len(rows) - MOST_LINES} more kinds of runs in --format csv or json."
-        blocks.append(Paragraph(text, "quiet"))
-    if configs:
-        blocks.append(Bullets(tuple(f"{letter}: {words}" for words, letter in configs.items())))
-    return Section(
-        f"Runs on {recorded_label(payload['offers'][payload['machine']])}", tuple(blocks)
+    more = len(rows) - MOST_LINES
+    text = f"{more} more kinds of runs in --format csv or json." if more > 0 else ""
+    return section(
+        f"Runs on {recorded_label(payload['offers'][payload['machine']])}",
+        table(rows[:MOST_LINES], "runs", ">steps", ">each", ">cost each", "config", ""),
+        Paragraph(text, "quiet"),
+        bullets(f"{letter}: {words}" for words, letter in configs.items()),
     )
 
 
@@ -324,10 +312,8 @@ def subset_section(payload: Payload) -> Section:
         return Section("Within the budget", (Paragraph(f"{text} Everything fits.", "good"),))
     items = [f"kept: {_counted(subset['kept'])}", f"left out: {_counted(subset['left_out'])}"]
     note = "No other choice of runs is worth more; among equals the cheapest is taken."
-    return Section(
-        "Within the budget",
-        (Paragraph(text, "strong"), Bullets(tuple(items)), Paragraph(note, "quiet")),
-    )
+    first = Paragraph(text, "strong")
+    return section("Within the budget", first, bullets(items), Paragraph(note, "quiet"))
 
 
 def _counted(runs: dict[str, int]) -> str:
@@ -338,7 +324,7 @@ def cuts_section(payload: Payload) -> Section:
     """The runs to leave out first."""
     if payload["total"]["runs"] < 2 or not payload["cuts"]:  # noqa: PLR2004 - nothing to choose
         return Section("What to cut first", ())
-    rows = tuple(
+    rows = (
         (
             cut["run"] + (f" and {len(cut['also'])} that wait for it" if cut["also"] else ""),
             format_count(cut["runs"]),
@@ -348,15 +334,15 @@ def cuts_section(payload: Payload) -> Section:
         )
         for cut in payload["cuts"]
     )
-    titles = columns("run", ">runs", ">device time", ">cost", ">priority lost")
+    titles = ("run", ">runs", ">device time", ">cost", ">priority lost")
     note = "The least priority lost for each hour saved comes first."
-    return Section("What to cut first", (Table(titles, rows), Paragraph(note, "quiet")))
+    return section("What to cut first", table(rows, *titles), Paragraph(note, "quiet"))
 
 
 def _assumed(payload: Payload) -> Section:
     """Of the first run; the others differ in their sizes only."""
     items = [f"{item['key']}: {item['value']} ({item['why']})" for item in payload["assumed"]]
-    return _bullets("Assumed for every run (the first one's figures)", items)
+    return section("Assumed for every run (the first one's figures)", bullets(items))
 
 
 PLAN_REPORT = Report(plan_sections, plan_csv)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cost.constants import CACHED
 from autotune.domain.units import format_count
-from autotune.report.layout.blocks import Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, section, table
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.schema import SCHEMA_VERSION
@@ -121,32 +121,25 @@ def calibration_sections(payload: Mapping[str, Any]) -> list[Section]:
         )
         for name, own in {**payload["left_out"], **payload["left_out_devices"]}.items()
     ]
-    titles = columns("", ">rows", ">median error", ">90 % below", ">in interval")
-    sources_rows = tuple((name, format_count(n)) for name, n in payload["rows"].items())
-    return [
-        Section("", (Paragraph(lead, "strong"), Paragraph(file))),
-        Section("Fitted on", (Table(columns("source", ">steps"), sources_rows),)),
-        Section("Constants", (Table(columns("name", ">value", "by the rows"), tuple(constants)),)),
-        Section(
-            "Offsets of whole steps, against the Trainer on an A100 80 GB",
-            (
-                Table(
-                    columns("", ">time", ">log sd", "sources"),
-                    tuple(offsets),
-                ),
-            ),
+    memory = (
+        (name, f"{value:.3g}", "" if log_sd is None else f"{log_sd:.3f}")
+        for name, value, log_sd in _memory(payload["memory"])
+    )
+    rows = ((name, format_count(n)) for name, n in payload["rows"].items())
+    titles = ("", ">rows", ">median error", ">90 % below", ">in interval")
+    tables = {
+        "Fitted on": table(rows, "source", ">steps"),
+        "Constants": table(constants, "name", ">value", "by the rows"),
+        "Offsets of whole steps, against the Trainer on an A100 80 GB": table(
+            offsets, "", ">time", ">log sd", "sources"
         ),
-        Section(
-            "Memory: slack of what comes and goes, own model code, spreads, what is cached",
-            (
-                Table(
-                    columns("name", ">value", ">log sd"),
-                    _memory_rows(payload["memory"]),
-                ),
-            ),
+        "Memory: slack of what comes and goes, own model code, spreads, what is cached": table(
+            memory, "name", ">value", ">log sd"
         ),
-        Section("Groups left out whole", (Table(titles, tuple(left_out)),)),
-    ]
+        "Groups left out whole": table(left_out, *titles),
+    }
+    first = section("", Paragraph(lead, "strong"), Paragraph(file))
+    return [first, *(Section(title, (drawn,)) for title, drawn in tables.items())]
 
 
 def _settled(share: float | None) -> str:
@@ -155,13 +148,6 @@ def _settled(share: float | None) -> str:
         return "set, not fitted"
     told = f"{100 * share:.0f} % surer than its prior"
     return told if share >= BARELY else f"{told}: its prior"
-
-
-def _memory_rows(memory: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (name, f"{value:.3g}", "" if log_sd is None else f"{log_sd:.3f}")
-        for name, value, log_sd in _memory(memory)
-    )
 
 
 CALIBRATE_REPORT = Report(calibration_sections, calibration_csv)

@@ -13,8 +13,7 @@ from autotune.report.layout.blocks import (
     Commands,
     Paragraph,
     Section,
-    Table,
-    columns,
+    table,
 )
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
@@ -80,23 +79,22 @@ def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
     """The answer first: how many tokens, how long rows are, what padding wastes."""
     blocks: list[Block] = [Paragraph(_lead(payload), "strong"), *_basis(payload)]
     if payload["truncated_rows"]:
-        blocks.append(
-            Paragraph(
-                f"{format_count(payload['truncated_rows'])} rows are longer than "
-                f"{format_count(payload['max_length'])} and lose "
-                f"{format_count(payload['truncated_tokens'])} tokens; the longest has "
-                f"{format_count(payload['longest_row'])}.",
-                "warn",
-            )
+        text = (
+            f"{format_count(payload['truncated_rows'])} rows are longer than "
+            f"{format_count(payload['max_length'])} and lose "
+            f"{format_count(payload['truncated_tokens'])} tokens; the longest has "
+            f"{format_count(payload['longest_row'])}."
         )
-    cells = [
+        blocks.append(Paragraph(text, "warn"))
+    cells = (
         (f"{100 * q['probability']:.0f}%", format_count(q["tokens"])) for q in payload["quantiles"]
-    ]
-    quantiles = Table(columns(">rows up to", ">tokens"), tuple(cells))
+    )
+    quantiles = table(cells, ">rows up to", ">tokens")
     batch = payload["batch_size"]
     longest = _percent(payload["padding_waste"])
     fixed = _percent(payload["padding_waste_max_length"])
     grouping, packing = _percent(payload["grouping_gain"]), _percent(payload["packing_gain"])
+    lines = tuple((each["line"], each["does"]) for each in payload["job_lines"])
     costs = Bullets(
         (
             f"padding to the longest of {batch} rows: {longest} of a batch is padding",
@@ -108,10 +106,7 @@ def dataset_sections(payload: Mapping[str, Any]) -> list[Section]:
         Section("", tuple(blocks)),
         Section("Lengths in tokens", (_bars(payload["histogram"]), quantiles)),
         Section("What padding costs", (costs,)),
-        Section(
-            "For a job file",
-            (Commands(tuple((each["line"], each["does"]) for each in payload["job_lines"])),),
-        ),
+        Section("For a job file", (Commands(lines),)),
     ]
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.domain.units import MB, format_count, format_seconds
 from autotune.report.layout.blocks import (
     Block,
-    Bullets,
     Commands,
     Paragraph,
     Section,
     Table,
-    columns,
+    bullets,
+    section,
+    table,
 )
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
@@ -109,15 +110,17 @@ def learned_sections(payload: Mapping[str, Any]) -> list[Section]:
     blocks += [Paragraph(_machine(own)) for own in payload["machines"]]
     blocks.append(Paragraph(_kept(payload)))
     blocks += [Paragraph(text, "warn") for text in payload["warnings"]]
-    sections = [Section("", tuple(blocks))]
-    if payload["runs"]:
-        sections.append(Section("Runs", (_runs(payload["runs"]),)))
-    if payload["refused"]:
-        sections.append(Section("Not used, and why", (_refused(payload["refused"]),)))
-    if payload["usable"]:
-        commands = (("autotune runs", "earlier answers: ask one again, and it starts from these"),)
-        sections.append(Section("Next", (Commands(commands),)))
-    return sections
+    refused = (
+        f"{own['count']} x {own['reason']} ({own['places'][0]})" for own in payload["refused"]
+    )
+    again = ("autotune runs", "earlier answers: ask one again, and it starts from these")
+    sections = [
+        Section("", tuple(blocks)),
+        section("Runs", _runs(payload["runs"])),
+        section("Not used, and why", bullets(refused)),
+        section("Next", Commands((again,) if payload["usable"] else ())),
+    ]
+    return [each for each in sections if each.blocks]
 
 
 def _lead(payload: Mapping[str, Any]) -> str:
@@ -167,19 +170,13 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Table:
         ratios = _range([own["measured_over_modelled"] for own in alike], "{:.2f}".format)
         grades = "".join(sorted({own["grade"] for own in alike}))
         rows.append((str(len(alike)), *kind, steps, ratios, grades))
-    names = columns(">", "of", "model", "method", "on", ">step", ">of modelled", "grade")
-    return Table(names, tuple(rows))
+    titles = (">", "of", "model", "method", "on", ">step", ">of modelled", "grade")
+    return table(rows, *titles)
 
 
 def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
     low, high = show(min(values)), show(max(values))
     return low if low == high else f"{low} to {high}"
-
-
-def _refused(refused: Sequence[Mapping[str, Any]]) -> Bullets:
-    return Bullets(
-        tuple(f"{own['count']} x {own['reason']} ({own['places'][0]})" for own in refused)
-    )
 
 
 LEARN_REPORT = Report(learned_sections, learned_csv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count
-from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Block, Paragraph, Section, Table, bullets, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def headline(
             (_LINES[unit] if i == 0 else "", title, *_unseen_cells(own[key]))
             for i, (key, title) in enumerate(_UNSEEN)
         ]
-    titles = columns(
+    titles = (
         "left out", "figure", ">rows", ">groups", ">median", ">90 % below", ">bias",
         ">in interval",
     )  # fmt: skip
@@ -57,7 +57,7 @@ def headline(
         "what a run that nobody has fitted can expect; the last know other runs of the same "
         "source. Peak memory: as the row reports it; below, by what was read."
     )
-    return (Table(titles, tuple(rows)), Paragraph(text, "quiet"))
+    return (table(rows, *titles), Paragraph(text, "quiet"))
 
 
 def _unseen_cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def judged_section(payload: Mapping[str, Any]) -> Section:
             if own["n"]
         ),
     ]
-    return Section("Who is judged how", (Bullets(tuple(lines)),) if lines else ())
+    return section("Who is judged how", bullets(lines))
 
 
 def _unseen_lines(left_out: Mapping[str, Mapping[str, Any]]) -> list[str]:

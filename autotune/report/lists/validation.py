@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count
-from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Block, Bullets, Paragraph, Section, Table, section, table
 from autotune.report.layout.csv_rows import flattened, rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.lists.unseen import equally, headline, judged_section, percent
@@ -80,19 +80,17 @@ def validation_sections(payload: Mapping[str, Any]) -> list[Section]:
         _left_section("Compared only in part", payload, "partial"),
         _counts_section("Assumed for some rows", payload["assumed"]),
     ]
-    return [section for section in sections if section.blocks]
+    return [each for each in sections if each.blocks]
 
 
 def _left_section(title: str, payload: Mapping[str, Any], key: str) -> Section:
     """Rows by reason, and what would make them usable."""
     counts, names = payload[key], payload[f"{key}_rows"]
-    if not counts:
-        return Section(title, ())
-    rows = tuple(
+    rows = (
         (format_count(n), why, payload["usable_by"].get(why, ""), _first(names.get(why, ())))
         for why, n in counts.items()
     )
-    return Section(title, (Table(columns(">rows", "why", "usable with", "which"), rows),))
+    return section(title, table(rows, ">rows", "why", "usable with", "which"))
 
 
 def _of_trainings(payload: Mapping[str, Any]) -> str:
@@ -103,8 +101,7 @@ def _of_trainings(payload: Mapping[str, Any]) -> str:
 
 def _errors_table(payload: Mapping[str, Any]) -> Table:
     rows = [(title, *_error_cells(payload[key])) for key, title in _FIGURES]
-    titles = columns("", ">rows", ">median error", ">mean", ">90 % below", ">bias")
-    return Table(titles, tuple(rows))
+    return table(rows, "", ">rows", ">median error", ">mean", ">90 % below", ">bias")
 
 
 def _error_cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
@@ -172,8 +169,8 @@ def _memory_coverage(kinds: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...
          percent(own["share"]))
         for name, own in kinds.items()
     )  # fmt: skip
-    titles = columns("memory, by what was read and kind of run", ">rows", ">groups", ">in interval")
-    return (Table(titles, rows),)
+    titles = ("memory, by what was read and kind of run", ">rows", ">groups", ">in interval")
+    return (table(rows, *titles),)
 
 
 def _coverage(coverage: Mapping[str, float | None]) -> str:
@@ -190,9 +187,7 @@ def _coverage(coverage: Mapping[str, float | None]) -> str:
 
 def _scopes_section(payload: Mapping[str, Any]) -> Section:
     scopes = {**payload["time_scopes"], **payload["time_devices"]}
-    if not scopes:
-        return Section("Steps by scope and by device", ())
-    rows = tuple(
+    rows = (
         (
             name,
             format_count(own["n"]),
@@ -203,13 +198,17 @@ def _scopes_section(payload: Mapping[str, Any]) -> Section:
         )
         for name, own in scopes.items()
     )
-    titles = columns("", ">rows", ">groups", ">median error", ">90 % below", ">in interval")
-    blocks: tuple[Block, ...] = (Table(titles, rows),)
+    titles = ("", ">rows", ">groups", ">median error", ">90 % below", ">in interval")
     over = payload["time_median_over_devices"]
-    if over is not None:
-        blocks += (Paragraph(f"Median over devices with 8 rows or more: {percent(over)}."),)
-    blocks += (Paragraph("Here every row weighs the same.", "quiet"),)
-    return Section("Steps by scope and by device", blocks)
+    median = (
+        f"Median over devices with 8 rows or more: {percent(over)}." if over is not None else ""
+    )
+    return section(
+        "Steps by scope and by device",
+        table(rows, *titles),
+        Paragraph(median),
+        Paragraph("Here every row weighs the same.", "quiet"),
+    )
 
 
 def _sweeps_section(sweeps: Mapping[str, Any] | None) -> Section:
@@ -227,9 +226,7 @@ def _sweeps_section(sweeps: Mapping[str, Any] | None) -> Section:
 
 
 def _groups_section(groups: list[Mapping[str, Any]]) -> Section:
-    if not groups:
-        return Section("By source", ())
-    rows = tuple(
+    rows = (
         (
             _short(group["source_repo"]),
             _short(group["model_id"]),
@@ -240,8 +237,8 @@ def _groups_section(groups: list[Mapping[str, Any]]) -> Section:
         )
         for group in groups
     )
-    titles = columns("source", "model", "GPU", "task", ">mem n", ">error", ">time n", ">error")
-    return Section("By source", (Table(titles, rows),))
+    titles = ("source", "model", "GPU", "task", ">mem n", ">error", ">time n", ">error")
+    return section("By source", table(rows, *titles))
 
 
 def _short(name: str) -> str:
@@ -257,10 +254,8 @@ def _pair(errors: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _counts_section(title: str, counts: Mapping[str, int]) -> Section:
-    if not counts:
-        return Section(title, ())
-    rows = tuple((format_count(count), why) for why, count in counts.items())
-    return Section(title, (Table(columns(">rows", "why"), rows),))
+    rows = ((format_count(count), why) for why, count in counts.items())
+    return section(title, table(rows, ">rows", "why"))
 
 
 def _first(names: Sequence[str]) -> str:
@@ -279,7 +274,7 @@ def reliability_section(
     bins: Sequence[Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]
 ) -> Section:
     """One line a bin that has runs, and how sure a claim may be."""
-    rows = tuple(
+    rows = (
         (
             f"{own['low']:g} to {own['high']:g}",
             format_count(own["n"]),
@@ -291,18 +286,12 @@ def reliability_section(
         for own in bins
         if own["n"]
     )
-    if not rows:
-        return Section(TITLE, ())
-    titles = columns(
-        "said", ">runs", ">said, mean", ">fitted", ">80 % interval", ">no failures told"
-    )
-    blocks: tuple[Block, ...] = (Table(titles, rows),)
+    titles = ("said", ">runs", ">said, mean", ">fitted", ">80 % interval", ">no failures told")
     note = (
         "No failures told: of the runs, those of sources that report only runs that finished, "
         "which cannot show a failure."
     )
-    blocks += (Paragraph(note, "quiet"),)
-    return Section(TITLE, (*blocks, *_bounds(claims)))
+    return section(TITLE, table(rows, *titles), Paragraph(note, "quiet"), *_bounds(claims))
 
 
 def _bounds(claims: Mapping[str, Mapping[str, Any]]) -> tuple[Block, ...]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.layout.bars import TIME_LABELS
-from autotune.report.layout.blocks import Bullets, Section, Table, columns
+from autotune.report.layout.blocks import Section, bullets, section, table
 from autotune.report.phrases import change_phrase
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
@@ -75,8 +75,7 @@ def _bill(part: Payload, most: int) -> Section:
         _row("cost", before["cost_usd"]["p50"], after["cost_usd"]["p50"], format_usd),
         *(_row(f"  {TIME_LABELS[name]}", *moved[name], format_seconds) for name in told[:most]),
     ]
-    titles = columns("", ">before", ">after", ">change")
-    return Section("What it takes", (Table(titles, tuple(rows)),))
+    return section("What it takes", table(rows, "", ">before", ">after", ">change"))
 
 
 def _row(
@@ -88,5 +87,5 @@ def _row(
 def _doubted(part: Payload, most: int) -> Section:
     """Measurements that no longer hold for the new question."""
     lost = [each for each in part["observations"] if each["status"] != "valid"]
-    items = tuple(shortened(f"{each['id']}: {each['status']}; {each['why']}") for each in lost)
-    return Section("Measured before", (Bullets(items[:most]),) if items else ())
+    items = [shortened(f"{each['id']}: {each['status']}; {each['why']}") for each in lost]
+    return section("Measured before", bullets(items[:most]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import copied
 from autotune.domain.units import format_bytes, format_seconds
-from autotune.report.layout.blocks import Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, section, table
 from autotune.report.phrases import differences
 from autotune.report.schema import ProbedPayload
 
@@ -31,11 +31,11 @@ def probes_section(payload: RecommendationPayload) -> Section:
         return Section("Probes", ())
     best = payload.best
     pick = best.config if best else runs[0].config
-    rows = tuple(_row(run, pick) for run in runs)
-    titles = columns("config", ">predicted", ">measured", ">ratio", ">memory", "outcome")
+    rows = (_row(run, pick) for run in runs)
+    titles = ("config", ">predicted", ">measured", ">ratio", ">memory", "outcome")
     note = Paragraph("Seconds of an optimizer step; configs are told by what the pick does not.",
                      "quiet")  # fmt: skip
-    return Section("Probes", (Table(titles, rows), note))
+    return section("Probes", table(rows, *titles), note)
 
 
 def _row(run: ProbedPayload, pick: dict[str, int | bool | str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.answer.verification import CLOSE
 from autotune.domain.outcome import Spread
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import Paragraph, Section, bullets, section, table
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.layout.report import Report
 from autotune.report.payload import decisive, job_payload
@@ -96,9 +96,9 @@ def verification_sections(payload: Mapping[str, Any]) -> list[Section]:
         explanations_section(payload),
         outlook_section(payload),
         Section("What was learned", tuple(_learned(payload))),
-        Section("Warnings", _warnings(payload)),
+        section("Warnings", bullets(payload["warnings"], "warn")),
     ]
-    return [section for section in sections if section.blocks]
+    return [each for each in sections if each.blocks]
 
 
 def verdict_section(payload: Mapping[str, Any]) -> Section:
@@ -108,11 +108,12 @@ def verdict_section(payload: Mapping[str, Any]) -> Section:
 
 def lines_section(payload: Mapping[str, Any], *, notes: bool = True) -> Section:
     """Every quantity that was compared. notes: with what is to be said of each."""
-    table = _lines(payload)
-    if not notes:
-        rows = tuple(row[:-1] for row in table.rows if row[2] != NOT_LOGGED)
-        table = Table(table.columns[:-1], rows)
-    return Section("Predicted and actual", (table,))
+    titles, rows = ["", ">predicted", ">actual", ">ratio"], _lines(payload)
+    if notes:
+        titles.append("")
+    else:
+        rows = [row[:-1] for row in rows if row[2] != NOT_LOGGED]
+    return Section("Predicted and actual", (table(rows, *titles),))
 
 
 def explanations_section(payload: Mapping[str, Any]) -> Section:
@@ -122,7 +123,7 @@ def explanations_section(payload: Mapping[str, Any]) -> Section:
 
 def outlook_section(payload: Mapping[str, Any]) -> Section:
     """What remains of this run, and what the next ones take."""
-    return Section("From here", (Bullets(tuple(_outlook(payload))),))
+    return section("From here", bullets(_outlook(payload)))
 
 
 def _lead(payload: Mapping[str, Any]) -> tuple[Block, ...]:
@@ -154,8 +155,8 @@ def _how_far(log: Mapping[str, Any]) -> str:
     return "finished" if log["finished"] else f"step {done} of {steps}"
 
 
-def _lines(payload: Mapping[str, Any]) -> Table:
-    rows = tuple(
+def _lines(payload: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [
         (
             _LABELS.get(line["what"], line["what"]),
             _figure(line["predicted"], line["unit"]),
@@ -164,11 +165,7 @@ def _lines(payload: Mapping[str, Any]) -> Table:
             line["note"],
         )
         for line in payload["lines"]
-    )
-    return Table(
-        columns("", ">predicted", ">actual", ">ratio", ""),
-        rows,
-    )
+    ]
 
 
 def _times(ratio: float) -> str:
@@ -187,13 +184,13 @@ def _explanations(payload: Mapping[str, Any]) -> list[Block]:
     found = payload["explanations"]
     if not found:
         return []
-    items = tuple(
+    items = (
         f"{item['text']}: that would make {format_seconds(item['predicted_s'])}, and "
         f"{format_seconds(item['measured_s'])} was measured"
         + ("" if item["explains"] else " (not enough by itself)")
         for item in found
     )
-    blocks: list[Block] = [Bullets(items)]
+    blocks: list[Block] = [bullets(items)]
     alike = sum(item["explains"] for item in found)
     if alike > 1:
         text = f"The log fits {alike} of these equally well; it may also be a slower machine."
@@ -230,15 +227,12 @@ def _learned(payload: Mapping[str, Any]) -> list[Block]:
     if payload["log"]["spoiled"]:
         text = f"Its times teach nothing: {payload['log']['spoiled']}."
         return [Paragraph(text, "warn"), *_written(payload)]
-    rows = tuple(
+    rows = [
         (item["component"], f"{item['before']:.2f}", f"{item['after']:.2f}", _spread(item))
         for item in payload["calibration"]
-    )
-    blocks: list[Block] = []
-    if rows:
-        titles = columns("factor on", ">before", ">now", ">spread")
-        blocks.append(Table(titles, rows))
-    return [*blocks, *_written(payload)]
+    ]
+    drawn = [table(rows, "factor on", ">before", ">now", ">spread")] if rows else []
+    return [*drawn, *_written(payload)]
 
 
 def _written(payload: Mapping[str, Any]) -> list[Block]:
@@ -249,11 +243,6 @@ def _written(payload: Mapping[str, Any]) -> list[Block]:
 
 def _spread(item: Mapping[str, Any]) -> str:
     return "" if item["log_sd"] is None else f"{100 * item['log_sd']:.0f}%"
-
-
-def _warnings(payload: Mapping[str, Any]) -> tuple[Block, ...]:
-    texts = tuple(payload["warnings"])
-    return (Bullets(texts, "warn"),) if texts else ()
 
 
 VERIFY_REPORT = Report(verification_sections, verification_csv)

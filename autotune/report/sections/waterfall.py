@@ -15,7 +15,7 @@ from autotune.report.layout.blocks import (
     bullets,
     section,
     table,
-)  # fmt: skip
+)
 from autotune.report.sections.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:

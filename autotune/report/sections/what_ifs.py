@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS, TRAINER_NAMES
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.report.layout.blocks import Bullets, Section, Table, columns
+from autotune.report.layout.blocks import Bullets, Section, section, table
 from autotune.report.phrases import DERIVED_KNOBS, NO_CHANGE, differences
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
@@ -75,19 +75,12 @@ def effect(each: SensitivityPayload) -> str:
     return "same results" if each.class_ == "neutral" else "other rounding"
 
 
-def name(knob: str) -> str:
-    """A knob as Trainer calls it."""
-    return TRAINER_NAMES.get(knob, knob)
-
-
 def _worth_section(
     title: str, payload: RecommendationPayload, found: Sequence[SensitivityPayload]
 ) -> Section:
     """A table of changes; without what each saves where nobody stated how long the rows are."""
-    if not found:
-        return Section(title, ())
     pick, saves = payload.best, not lengths_open(payload.job)
-    rows = tuple(
+    rows = (
         (
             each.opens,
             *_figures(each.duration_s, each.saved_s if saves else None, format_seconds),
@@ -96,14 +89,13 @@ def _worth_section(
         )
         for each in found
     )
-    titles = columns("option", ">duration", ">", ">cost", ">", ">memory")
+    titles = ("option", ">duration", ">", ">cost", ">", ">memory")
     notes = tuple(f"{each.opens}: {'; '.join(_to_know(each, pick))}" for each in found)
     notes = tuple(note for note in notes if not note.endswith(": "))
     if pick and pick.basis == "measured":
         notes += ("only the pick was measured; these are modelled, and scaled to it",)
     notes += () if saves else (AT_MAXIMUM,)
-    table = Table(titles, rows)
-    return Section(title, (table, Bullets(notes)) if notes else (table,))
+    return section(title, table(rows, *titles), Bullets(notes))
 
 
 def _figures(
@@ -121,7 +113,9 @@ def _figures(
 def _to_know(each: SensitivityPayload, pick: Row | None) -> list[str]:
     """What to know of a change: what it does, what moves with it, and how sure it is."""
     own = each.class_ == "quality"
-    words = [] if own else [f"{name(each.knob)} {each.value}, {effect(each)}"]
+    words = (
+        [] if own else [f"{TRAINER_NAMES.get(each.knob, each.knob)} {each.value}, {effect(each)}"]
+    )
     moved = _moved(each, pick)
     words += [f"with {moved}"] if moved else []
     words += [UNMEASURED] if each.unmeasured else []
