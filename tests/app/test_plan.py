@@ -336,7 +336,7 @@ BAD = [
     ("hardware: rtx4090\nphases: [{name: p, parts: [{name: q}]}]", "has no runs"),
     ("model: x\nhardware: rtx4090", "neither phases nor runs"),
     (HOURS_ONLY.replace("hours: 2,", "hours: 2, after: c,"), "circular: a -> c -> b -> a"),
-    (HOURS_ONLY.replace("after: a", "after: b"), "after itself"),
+    (HOURS_ONLY.replace("after: a", "after: b"), "wait for itself"),
     (HOURS_ONLY.replace("after: a", "after: aa"), 'unknown run or phase "aa"'),
     (HOURS_ONLY.replace("priority: 5", "priority: -5"), "from 0"),
     (HOURS_ONLY.replace("hours: 2,", "hours: 0,"), "above 0"),
@@ -347,7 +347,7 @@ BAD = [
     (HOURS_ONLY.replace("rtx4090", "rtx9999"), "unknown device"),
     (HOURS_ONLY.replace("hours: 2,", "ours: 2,"), "unknown key 'ours'"),
     (HOURS_ONLY.replace("hours: 2,", ""), "neither model nor hours"),
-    (MODELLED.replace("after: first", "after: second"), "after itself"),
+    (MODELLED.replace("after: first", "after: second"), "wait for itself"),
     (
         MODELLED.replace("- name: first", "- name: first\n    after: second").replace(
             "after: first", ""
