@@ -19,6 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE, Target
+from autotune.trainers.launch.config import is_settings
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.python_rewrite import rewrite_script
@@ -154,10 +155,19 @@ def _in_place_of(spelled: Changes, target: Target) -> dict[str, str]:
     return {old[0]: new[0]} if old and new else {}
 
 
+def settings_of(origin: Origin) -> dict[str, Any] | None:
+    """What the file says that a script loads its settings from; None where none was read."""
+    for each in origin.beside if origin.syntax == "python" else ():
+        values = _values_of(each.syntax, each.text, each.path, 0)
+        if is_settings(values):
+            return values
+    return None
+
+
 def _computed(origin: Origin) -> list[str]:
     if origin.syntax != "python":
         return []
-    return parse_script(origin.text, Path(origin.path).name).computed
+    return parse_script(origin.text, Path(origin.path).name, settings_of(origin)).computed
 
 
 def _text(value: object) -> str:
@@ -178,7 +188,7 @@ def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], nam
     if not changes:
         return origin.text
     if origin.syntax == "python":
-        return rewrite_script(origin.text, changes, name)
+        return rewrite_script(origin.text, changes, name, settings_of(origin))
     if origin.syntax == "shell":
         return rewrite_shell(origin.text, changes, name, origin.launch)
     if origin.syntax == "args":
@@ -190,8 +200,6 @@ def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], nam
 
 
 def _values_of(syntax: str, text: str, name: str, launch: int) -> dict[str, Any]:
-    if syntax == "python":
-        return parse_script(text, name).values
     if syntax == "shell":
         return parse_shell(text, name, launch).values
     if syntax == "args":
@@ -216,7 +224,10 @@ def _check(
 ) -> None:
     """Raise InputError unless the new text says the old one plus the changes, and no other job."""
     try:
-        again = _values_of(origin.syntax, text, name, origin.launch)
+        if origin.syntax == "python":
+            again = parse_script(text, name, settings_of(origin)).values
+        else:
+            again = _values_of(origin.syntax, text, name, origin.launch)
     except Exception as error:  # whatever a parser raises: the text must not be handed out
         msg = f"{name} cannot be changed where it stands: the result would not parse"
         raise InputError(msg, _OTHERWISE) from error

@@ -92,9 +92,7 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
             whose = most
         elif len(found & _TRAINER) >= _FEW or _BATCH in found:
             whose = "trl" if found & _TRL else "hf"
-        if whose and not program and _has_own_sections(values, whose):
-            whose = None
-    if whose is None:
+    if whose is None or (not program and _has_own_sections(values, whose)):
         _refuse_launcher(found, name)
         return None
     both = sorted(found & JOB_KEYS)
@@ -118,9 +116,14 @@ def _may_start(trainer: str, program: Sequence[str]) -> bool:
 def _has_own_sections(values: Mapping[str, Any], trainer: str) -> bool:
     """Whether settings stand in sections that the trainer does not have: a program's own file."""
     schema = schema_of(trainer)
-    return trainer not in {"hf", "trl"} and any(
-        isinstance(section, dict) and _SETTINGS & set(section) and schema.find(key) is None
-        for key, section in values.items()
+    newer = trainer == "llamafactory" and TRAINERS[trainer].is_file(values)  # its v1 has sections
+    return (
+        trainer not in {"hf", "trl"}
+        and not newer
+        and any(
+            isinstance(section, dict) and _SETTINGS & set(section) and schema.find(key) is None
+            for key, section in values.items()
+        )
     )
 
 

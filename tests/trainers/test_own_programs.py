@@ -8,6 +8,7 @@ import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.shell_sums import computed_text
@@ -256,3 +257,97 @@ def test_a_command_names_its_file_from_the_root_of_the_repository(tmp_path: Path
     assert found.today.micro_batch_size == 3
     with pytest.raises(InputError, match="no such file is found"):
         file(tmp_path / "scripts" / "other.sh", "axolotl train configs/none.yaml\n")
+
+
+SETTINGS = """\
+model: {name: Qwen/Qwen2.5-0.5B, max_seq_length: 768}
+lora: {r: 16, target_modules: [q_proj, v_proj]}
+training: {num_train_epochs: 2, per_device_train_batch_size: 4, gradient_accumulation_steps: 2}
+"""
+LOADS = """\
+import argparse, yaml
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+def load_config(path):
+    return yaml.safe_load(open(path))
+def train(config):
+    tc = config["training"]
+    lora = config.get("lora", {})
+    model = AutoModelForCausalLM.from_pretrained(config["model"]["name"])
+    args = SFTConfig(
+        per_device_train_batch_size=int(tc["per_device_train_batch_size"]),
+        gradient_accumulation_steps=tc["gradient_accumulation_steps"],
+        num_train_epochs=tc.get("num_train_epochs", 9),
+        max_length=config["model"]["max_seq_length"],
+    )
+    peft = LoraConfig(r=lora["r"], target_modules=lora["target_modules"])
+    SFTTrainer(model=model, args=args, peft_config=peft).train()
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", %s)
+parser.add_argument("--epochs", type=int, default=None)
+args = parser.parse_args()
+config = load_config(args.config)
+if args.epochs is not None:
+    config["training"]["num_train_epochs"] = args.epochs
+train(config)
+"""
+DEFAULT, REQUIRED = 'default="configs/sft.yaml"', "required=True"
+
+
+def repository(folder: Path, script: str) -> Path:
+    (folder / "configs").mkdir()
+    (folder / "configs" / "sft.yaml").write_text(SETTINGS)
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text(script)
+    return folder / "src" / "train.py"
+
+
+def says(found: Job) -> tuple[object, ...]:
+    today = found.today
+    assert today is not None
+    return (found.model.name, found.max_length, found.method.rank, found.epochs,
+            today.micro_batch_size, today.gradient_accumulation_steps)  # fmt: skip
+
+
+def test_the_settings_that_a_script_loads_are_read_where_it_names_their_file(
+    tmp_path: Path,
+) -> None:
+    (found,) = load_jobs(repository(tmp_path, LOADS % DEFAULT), asked())
+    assert says(found.job) == (QWEN, 768, 16, 2.0, 4, 2)
+    assert any(each.value.endswith("sft.yaml") for each in found.job.assumed)
+
+
+def test_settings_that_are_named_on_the_command_line_are_taken_by_beside(tmp_path: Path) -> None:
+    path = repository(tmp_path, LOADS % REQUIRED)
+    with pytest.raises(InputError, match="must be written out") as refused:
+        load_jobs(path, asked())
+    assert "--beside FILE names the settings" in str(refused.value.hint)
+    settings = str(tmp_path / "configs" / "sft.yaml")
+    more = Overrides(("h100",), stated={"data.rows": 1000}, beside=(settings,))
+    assert says(load_jobs(path, more)[0].job) == (QWEN, 768, 16, 2.0, 4, 2)
+
+
+def test_a_command_starts_its_script_with_the_settings_that_it_names(tmp_path: Path) -> None:
+    repository(tmp_path, LOADS % REQUIRED)
+    start = "torchrun --nproc_per_node 2 src/train.py --config configs/sft.yaml\n"
+    found = file(tmp_path / "scripts" / "run.sh", start)
+    assert says(found) == (QWEN, 768, 16, 2.0, 4, 2)
+    assert found.offers[0].count == 2
+
+
+def test_a_script_of_loaded_settings_is_given_back_with_the_pick_in_it(tmp_path: Path) -> None:
+    (found,) = load_jobs(repository(tmp_path, LOADS % DEFAULT), asked())
+    today = found.job.today
+    assert today is not None
+    wanted = today.with_knobs(micro_batch_size=2, gradient_accumulation_steps=4)
+    back = patched("same", found.job, found.job.offers[0], wanted)
+    assert "per_device_train_batch_size=2," in back.text
+    assert 'num_train_epochs=tc.get("num_train_epochs", 9)' in back.text
+    compile(back.text, "train.py", "exec")
+
+
+def test_a_setting_that_the_script_sets_itself_is_not_the_files(tmp_path: Path) -> None:
+    script = (LOADS % DEFAULT).replace("if args.epochs is not None:", "if True:")
+    with pytest.raises(InputError, match="num_train_epochs must be written out"):
+        load_jobs(repository(tmp_path, script), asked())

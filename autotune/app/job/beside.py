@@ -6,14 +6,21 @@ They are named by flag or by the file, lie beside it, or where repositories keep
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.file import document_of, read_text
+from autotune.app.job.file import document_of, read_document, read_text
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Uncounted
 from autotune.domain.typed.values import shown
-from autotune.trainers.launch.config import STAGES, add_beside, add_deepspeed, is_deepspeed
+from autotune.trainers.launch.config import (
+    STAGES,
+    add_beside,
+    add_deepspeed,
+    is_deepspeed,
+    is_settings,
+)
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
@@ -63,6 +70,41 @@ def read_beside(
         named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
         if isinstance(named, str) and (near := near_file(named, name)) is not None:
             _read_one(parsed, near, {})
+
+
+def settings_beside(
+    named: list[str], path: Path, overrides: Overrides
+) -> tuple[Beside | None, dict[str, Any] | None, Overrides]:
+    """The file of settings that a script loads, what it says, and what else lies beside.
+
+    It is named by flag, or by the script, where just one such file is found.
+
+    Args:
+        named: YAML and JSON files that stand in the script.
+        path: of the script.
+        overrides: whose `beside` may name it.
+    """
+    stated = {Path(each): read_document(Path(each)).values for each in overrides.beside}
+    own = [each for each, values in stated.items() if is_settings(values)]
+    if not own and not stated:
+        near = dict.fromkeys(
+            found for each in named if (found := near_file(each, path) or _elsewhere(each, path))
+        )
+        stated = {each: values for each in near if (values := _mapping(each)) is not None}
+        own = [each for each, values in stated.items() if is_settings(values)]
+    if len(own) != 1:
+        return None, None, overrides
+    left = tuple(each for each in overrides.beside if Path(each) != own[0])
+    syntax = "json" if own[0].suffix.casefold() == ".json" else "yaml"
+    loaded = Beside(str(own[0]), syntax, read_text(own[0]))
+    return loaded, stated[own[0]], replace(overrides, beside=left)
+
+
+def _mapping(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_document(path).values
+    except InputError:
+        return None
 
 
 def near_file(named: str, path: Path) -> Path | None:

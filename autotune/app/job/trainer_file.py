@@ -14,10 +14,12 @@ from autotune.app.job.beside import near_file, read_beside
 from autotune.app.job.file import Document, document_of, read_document, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.overrides import flag_of, line_document, on_machine
+from autotune.app.job.python_script import python_document
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
+from autotune.trainers.patch import settings_of
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.scope import aim_of, settled, take_aim
@@ -50,10 +52,10 @@ def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Docume
         script = script_of(text, str(path))
         if launch := launch_of(text, script):
             return command_document(launch, overrides, path.with_suffix(".sh"), str(path))
-        return _python_document(script, path.with_suffix(".py"), overrides, str(path))
+        return python_document(script, path.with_suffix(".py"), overrides, str(path))
     if kind in SHELL:
         return command_document(text, overrides, path)
-    return _python_document(text, path, overrides, str(path))
+    return python_document(text, path, overrides, str(path))
 
 
 def own_document(
@@ -76,63 +78,6 @@ def own_document(
     refuse_misspelt(made, str(path))
     read_beside(made, document.values, path, overrides)
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
-
-
-# Of what a script computes, what moves time or memory far; how far is an assumption, and wide.
-_COMPUTED = {
-    "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
-    "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp",
-}  # fmt: skip
-_COMPUTED_SD = (0.25, 0.35)
-# Of a script's defaults, what is said beside what decides its price.
-_SAID = {"model_name_or_path", "load_in_4bit", "load_in_8bit", "gradient_checkpointing", "packing"}
-
-
-def _python_document(
-    text: str, path: Path, overrides: Overrides, name: str
-) -> tuple[Document, Overrides]:
-    """The job of a script; `name` is what errors call it, a notebook where it was one."""
-    from autotune.trainers.syntax.python_source import (
-        DECIDES,
-        called,
-        parse_script,
-        refuse_computed,
-    )
-
-    aim = aim_of("", {}, calls=called(text, name))
-    if aim.said:
-        aim = settled(aim, name, overrides.priced_as)
-    script = parse_script(text, name)
-    if not aim.said:
-        aim = aim_of(script.trainer, script.values)
-        aim = settled(aim, name, overrides.priced_as, script.values)
-    refuse_computed(script, name)
-    made = TRAINERS[script.trainer].read(script.values, Path(name).name)
-    take_aim(made, aim)
-    if script.again:
-        lines = ", ".join(map(str, script.again))
-        why = "the script trains again there: the price is of its first training alone"
-        made.uncounted.append(Uncounted("another training", f"on line {lines}", why, 0.0, 0.0))
-    own = {key: script.values[key] for key in script.by_default if key in (DECIDES | _SAID)}
-    if own:
-        why = "the script's own defaults, for which flags may stand: --from-args prices a command"
-        said = ", ".join(f"{key} {shown(value)}" for key, value in own.items())
-        made.uncounted.append(Uncounted("read", said[:160], why, 0.0, 0.0))
-    for key in script.defaulted:
-        made.note(
-            f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"
-        )
-    made.uncounted += [
-        Uncounted(key, "computed", "not read, as the file is never executed", *_COMPUTED_SD)
-        for key in dict.fromkeys(script.computed)
-        if key in _COMPUTED
-    ]
-    for key in script.computed:
-        made.note(
-            f"{Path(name).name}: {key}", "not read", "it is computed, and the file is not executed"
-        )
-    read_beside(made, script.values, path, overrides)
-    return completed(made, Origin(script.trainer, "python", str(path), text), overrides)
 
 
 def _refuse_unknown(document: Document) -> None:
@@ -182,7 +127,7 @@ def _values_of(origin: Origin, name: str) -> dict[str, Any]:
     from autotune.trainers.syntax import command_line, python_source, shell_script
 
     if origin.syntax == "python":
-        return python_source.parse_script(origin.text, name).values
+        return python_source.parse_script(origin.text, name, settings_of(origin)).values
     if origin.syntax == "shell":
         return shell_script.parse_shell(origin.text, name, origin.launch).values
     if origin.syntax == "args":
@@ -276,8 +221,7 @@ def _configured(
     values = read_document(file).values
     dialect = detect(values, str(file))
     if dialect is None:
-        msg = f"{name} names {named}, which is the file of no trainer that is read"
-        raise InputError(msg, "give the trainer's own file as JOB")
+        return _of_own_program(parsed, name, overrides, path, file)
     aim = aim_of(dialect.name, values, parsed.program)
     aim = settled(aim, str(file), overrides.priced_as, values)
     made = dialect.read(values, file.name)
@@ -288,6 +232,22 @@ def _configured(
     _add_launcher(made, parsed, name, file, values, overrides)
     syntax = "json" if file.suffix.casefold() == ".json" else "yaml"
     return completed(made, Origin(dialect.name, syntax, str(file), read_text(file)), overrides)
+
+
+def _of_own_program(
+    parsed: Command, name: str, overrides: Overrides, path: Path | None, settings: Path
+) -> tuple[Document, Overrides]:
+    """The job of the script that a command starts with a file of the script's own settings.
+
+    Raises InputError where the script is not at hand, or states no job.
+    """
+    script = next((word for word in parsed.program if word.endswith(".py")), "")
+    near = near_file(script, path or Path("command")) if script else None
+    if near is None:
+        msg = f"{name} names {settings}, which is the file of no trainer that is read"
+        raise InputError(msg, "give the trainer's own file, or the script that loads it, as JOB")
+    more = replace(overrides, beside=(*overrides.beside, str(settings)))
+    return python_document(read_text(near), near, more, str(near), started=parsed)
 
 
 def _refuse_flags_over(

@@ -11,7 +11,7 @@ from autotune.catalog.files import write_whole
 from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
-from autotune.trainers.launch.config import is_deepspeed
+from autotune.trainers.launch.config import is_deepspeed, is_settings
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.registry import TRAINERS
@@ -143,7 +143,7 @@ def _launcher_beside(beside: Sequence[Beside], config: Config) -> str:
 
     for each in beside:
         values = values_beside(each)
-        if not is_deepspeed(values) and takes(values, config.sharding):
+        if not is_deepspeed(values) and not is_settings(values) and takes(values, config.sharding):
             return Path(each.path).name
     return ""
 

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
 ACCELERATE_KEYS = {"compute_environment", "distributed_type", "num_machines", "machine_rank"}
 DEEPSPEED_KEYS = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
+_ACCELERATE = ACCELERATE_KEYS | {"mixed_precision", "num_processes"}
 STAGES = {0: "ddp", 1: "zero2", 2: "zero2", 3: "zero3"}
 
 
 def is_deepspeed(values: Mapping[str, Any]) -> bool:
     """Whether it is a config of DeepSpeed, and not one of accelerate."""
     return bool(set(values) & DEEPSPEED_KEYS)
+
+
+def is_settings(values: Mapping[str, Any]) -> bool:
+    """Whether it is neither: a file of settings that a script loads."""
+    return not is_deepspeed(values) and not set(values) & _ACCELERATE
 
 
 def add_accelerate(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
@@ -167,7 +173,7 @@ def add_beside(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
     found = set(values)
     if is_deepspeed(values):
         add_deepspeed(parsed, values, name)
-    elif found & (ACCELERATE_KEYS | {"mixed_precision", "num_processes"}):
+    elif found & _ACCELERATE:
         add_accelerate(parsed, values, name)
     else:
         msg = f"{name} is neither a config of accelerate nor one of DeepSpeed"

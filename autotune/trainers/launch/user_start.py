@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.launch.config import STAGES, is_deepspeed
+from autotune.trainers.launch.config import STAGES, is_deepspeed, is_settings
 from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import TRAINERS
@@ -157,7 +157,7 @@ def patch_launcher(
     """
     name = Path(beside.path).name
     write = deepspeed_changes if is_deepspeed(values) else _accelerate_changes
-    wanted, notes = write(values, config, devices)
+    wanted, notes = ({}, []) if is_settings(values) else write(values, config, devices)
     changes = {key: value for key, value in wanted.items() if at_key(values, key) != value}
     rewrite = rewrite_json if beside.syntax == "json" else rewrite_yaml
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.trainers.contract import GONE
 from autotune.trainers.syntax.python_source import parse_script
@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from autotune.trainers.syntax.python_source import Script
 
 
-def rewrite_script(text: str, changes: Changes, name: str) -> str:
-    """The script with those keywords changed, added at the end of their call, or taken out."""
+def rewrite_script(
+    text: str, changes: Changes, name: str, settings: dict[str, Any] | None = None
+) -> str:
+    """The script with those keywords changed, added at the end of their call, or taken out.
+
+    settings: see `parse_script`.
+    """
     for dotted, value in changes.items():
         key, _, inner = dotted.partition(".")
-        made = parse_script(text, name)
+        made = parse_script(text, name, settings)
         if inner:
             outer = made.values.get(key)
             whole = {**(outer if isinstance(outer, dict) else {}), inner: value}

@@ -13,6 +13,7 @@ from typing import Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.schema import schema_of
+from autotune.trainers.syntax.python_settings import settings_files
 from autotune.trainers.syntax.python_values import Values
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
@@ -77,10 +78,13 @@ class Script:
     again: tuple[int, ...] = ()  # lines on which it begins another training
 
 
-def parse_script(text: str, name: str) -> Script:
-    """The literals of a script. Raises InputError where it states no arguments."""
+def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -> Script:
+    """The literals of a script. Raises InputError where it states no arguments.
+
+    settings: what the file says that the script loads its settings from.
+    """
     tree = _tree(text, name)
-    stated = Values(tree)
+    stated = Values(tree, settings)
     nodes = stated.reached(tree)
     foreign = _foreign(tree)
     calls = [call for call in (_call(node) for node in nodes) if call is not None]
@@ -174,6 +178,11 @@ def _cut_at(tree: ast.Module, stated: Values) -> int | None:
             found.add(stated.literal(typed["max_length"])[1])
     length = found.pop() if len(found) == 1 else None
     return length if isinstance(length, int) and length > 0 else None
+
+
+def loads_of(text: str, name: str) -> tuple[list[str], bool]:
+    """Files of settings that stand in a script, and whether it loads one."""
+    return settings_files(_tree(text, name))
 
 
 def called(text: str, name: str) -> set[str]:
@@ -317,9 +326,16 @@ DECIDES = {
 }  # fmt: skip
 
 
-def refuse_computed(made: Script, name: str) -> None:
-    """Raise InputError where what the job is made of is computed, and so cannot be read."""
+def refuse_computed(made: Script, name: str, *, loads: bool) -> None:
+    """Raise InputError where what the job is made of is computed, and so cannot be read.
+
+    loads: whether the script loads settings from a file, which may say it.
+    """
     lost = [key for key in made.computed if key in DECIDES]
     if lost:
-        msg = f"{name}: {', '.join(lost)} must be written out: the file is read, never executed"
-        raise InputError(msg, "write a number there, or give the launch command with --from-args")
+        listed = ", ".join(dict.fromkeys(lost))
+        msg = f"{name}: {listed} must be written out: the file is read, never executed"
+        hint = "write a number there, or give the launch command with --from-args"
+        if loads:
+            hint = "--beside FILE names the settings that it loads; or write a number there"
+        raise InputError(msg, hint)

@@ -2,7 +2,8 @@
 
 Read are literals, names bound once, entries of mappings that stand there, and what a script takes
 where nobody says otherwise: defaults of argparse, of classes of settings, of functions and of
-os.environ. Whole sums are counted, and of a choice whose condition is known the branch that runs.
+os.environ. What a script loads from a file of settings is what that file says, where it is at hand.
+Whole sums are counted, and of a choice whose condition is known the branch that runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import ast
 import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+
+from autotune.trainers.syntax.python_settings import LOADS, WRAPS, assigned, loaded_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,14 +42,25 @@ class UnknownError(ValueError):
 class Values:
     """What the names of one file are worth."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        """Look once at everything that is bound."""
+    def __init__(self, tree: ast.Module, settings: dict[str, Any] | None = None) -> None:
+        """Look once at everything that is bound. settings: of the file that the script loads."""
+        self._settings = settings
         nodes = list(ast.walk(tree))
         functions = [node for node in nodes if isinstance(node, Function)]
         self._constants = _constants(nodes, functions)
         self._options = _options(nodes)
         self._parameters = _parameters(nodes, functions)
+        self._loaded = loaded_names(nodes) if settings is not None else set()
+        self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
+        if self._loaded:
+            self._rebound = {
+                node.slice.value
+                for node in self.reached(tree)
+                if isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.slice, ast.Constant)
+            }
 
     def literal(self, node: ast.expr) -> tuple[bool, Any]:
         """Whether it is known, and its value."""
@@ -95,18 +109,26 @@ class Values:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            return self._worth(self._bound(node.id), deeper)
+            loaded = node.id in self._loaded
+            return self._settings if loaded else self._worth(self._bound(node.id), deeper)
         if isinstance(node, ast.Attribute):
             return self._attribute(node, deeper)
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             return self._several(node, deeper)
         if isinstance(node, ast.Subscript):
-            return self._worth(node.value, deeper)[self._worth(node.slice, deeper)]
+            return self._worth(node.value, deeper)[self._key(node.slice, deeper)]
         if isinstance(node, ast.Call):
             return self._called(node, deeper)
         if isinstance(node, ast.IfExp):
             return self._worth(node.body if self._worth(node.test, deeper) else node.orelse, deeper)
         return self._counted(node, deeper)
+
+    def _key(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401
+        """What an entry is called; not of one that the script sets itself."""
+        key = self._worth(node, depth)
+        if key in self._rebound:
+            raise UnknownError
+        return key
 
     def _several(
         self, node: ast.List | ast.Tuple | ast.Set | ast.Dict, depth: int
@@ -131,10 +153,24 @@ class Values:
         owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
         if owner == "torch":
             return node.attr
+        if self._settings is not None:
+            if owner == "self" and node.attr in self._loaded:
+                return self._settings
+            known, held = self._inside(node.value, depth)
+            if known and node.attr in held:
+                return held[node.attr]
         if not owner or owner in _NO_SETTINGS or node.attr not in self._options:
             raise UnknownError
         self.defaults.add(node.attr)
         return self._worth(self._options[node.attr], depth)
+
+    def _inside(self, node: ast.expr, depth: int) -> tuple[bool, dict[str, Any]]:
+        """A mapping whose entries are taken as attributes: `cfg.training.lr`."""
+        try:
+            held = self._worth(node, depth)
+        except (UnknownError, ArithmeticError, TypeError, ValueError, LookupError):
+            return False, {}
+        return isinstance(held, dict), held if isinstance(held, dict) else {}
 
     def _called(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
         """`int(...)`, `settings.get("key", default)`, `os.environ.get("NAME", default)`."""
@@ -157,10 +193,24 @@ class Values:
             mapping = self._worth(node.func.value, depth)
             if not isinstance(mapping, dict):
                 raise UnknownError
-            key = self._worth(node.args[0], depth)
+            key = self._key(node.args[0], depth)
             if key not in mapping and len(node.args) > 1:
                 return self._worth(node.args[1], depth)
             return mapping.get(key)
+        return self._loaded_by(node, depth)
+
+    def _loaded_by(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
+        """What a call loads from the file of settings, or wraps of it."""
+        if self._settings is None:
+            raise UnknownError
+        called = ast.unparse(node.func)
+        if LOADS.fullmatch(called):
+            return self._settings
+        held = [*node.args, *(each.value for each in node.keywords if each.arg is None)]
+        if len(held) == 1 and len(held) == len(node.args) + len(node.keywords):
+            known, inside = self._inside(held[0], depth)
+            if known and WRAPS.fullmatch(called):
+                return inside
         raise UnknownError
 
     def _counted(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401
@@ -193,7 +243,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def _constants(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
-    """Names bound exactly once in the whole file, and what to; no mapping that is changed later."""
+    """Names bound to one thing in the whole file, and that; no mapping that is changed later."""
     bound = Counter(
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
@@ -204,21 +254,17 @@ def _constants(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast
             changed.add(_root(node))
         if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
             changed.add(_root(node))
-    found = {}
+    every: dict[str, list[ast.expr]] = {}
     for node in nodes:
-        target, value = _assigned(node)
-        if isinstance(target, ast.Name) and value is not None and bound[target.id] == 1:
-            found[target.id] = value
+        target, value = assigned(node)
+        if isinstance(target, ast.Name) and value is not None:
+            every.setdefault(target.id, []).append(value)
+    found = {
+        name: values[0]
+        for name, values in every.items()
+        if len(values) == bound[name] and len({ast.dump(value) for value in values}) == 1
+    }
     return {name: value for name, value in found.items() if name not in taken | changed}
-
-
-def _assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
-    """The one target of an assignment, and its value; nothing for all else."""
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        return node.targets[0], node.value
-    if isinstance(node, ast.AnnAssign):
-        return node.target, node.value
-    return None, None
 
 
 def _root(node: ast.AST) -> str:
@@ -281,7 +327,7 @@ def _settings(
     """A class's own values, and where it is made with others, those."""
     fields: dict[str, ast.expr | None] = {}
     for each in ast.walk(node):
-        target, value = _assigned(each)
+        target, value = assigned(each)
         if target is None or value is None:
             continue
         name = target.id if isinstance(target, ast.Name) and each in node.body else ""

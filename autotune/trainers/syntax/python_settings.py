@@ -1,0 +1,52 @@
+"""Which names and calls of a Python script are the file of settings that it loads."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+# What loads a file of settings, what only wraps it, and what scripts call what was loaded.
+LOADS = re.compile(
+    r"(yaml\.(safe_|full_|unsafe_)?load|json\.loads?|OmegaConf\.load|toml(lib)?\.loads?|tomli\.loads?)"
+    r"|(\w+\.)?_?(load|read|get|parse)_?\w*(config|cfg|settings|yaml|json)\w*"
+    r"|(\w+\.)?from_(yaml|json|file)"
+)
+WRAPS = re.compile(r"(\w+\.)*(\w*(Config|Namespace|Dict|Settings|Box)|create|Munch|deepcopy|copy)")
+_LOADED = {"cfg", "config", "conf", "configs", "settings", "hparams", "params", "yaml_config"}
+
+
+def settings_files(tree: ast.Module) -> tuple[list[str], bool]:
+    """Names of YAML and JSON files that stand in a script, and whether it loads such a file."""
+    nodes = list(ast.walk(tree))
+    calls = (ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call))
+    if not any(LOADS.fullmatch(call) for call in calls):
+        return [], False
+    words = (node.value for node in nodes if isinstance(node, ast.Constant))
+    named = (word for word in words if isinstance(word, str))
+    found = (word for word in named if re.fullmatch(r"[\w./-]+\.(ya?ml|json)", word))
+    return list(dict.fromkeys(found)), True
+
+
+def loaded_names(nodes: list[ast.AST]) -> set[str]:
+    """Names of the settings that were loaded: bound to that alone, or only handed on."""
+    other = set()
+    for node in nodes:
+        target, value = assigned(node)
+        name = getattr(target, "id", getattr(target, "attr", ""))
+        loads = isinstance(value, ast.Call) and LOADS.fullmatch(ast.unparse(value.func))
+        if name in _LOADED and value is not None and not loads and not _is_handed_on(value):
+            other.add(name)
+    return _LOADED - other
+
+
+def _is_handed_on(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in _LOADED
+
+
+def assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
+    """The one target of an assignment, and its value; nothing for all else."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return node.targets[0], node.value
+    if isinstance(node, ast.AnnAssign):
+        return node.target, node.value
+    return None, None
