@@ -336,6 +336,12 @@ def test_a_command_starts_its_script_with_the_settings_that_it_names(tmp_path: P
     assert found.offers[0].count == 2
 
 
+def test_the_file_of_settings_may_stand_in_a_variable(tmp_path: Path) -> None:
+    repository(tmp_path, LOADS % REQUIRED)
+    start = 'CONFIG="${1:-configs/sft.yaml}"\npython src/train.py --config_path "${CONFIG}"\n'
+    assert says(file(tmp_path / "run.sh", start)) == (QWEN, 768, 16, 2.0, 4, 2)
+
+
 def test_a_script_of_loaded_settings_is_given_back_with_the_pick_in_it(tmp_path: Path) -> None:
     (found,) = load_jobs(repository(tmp_path, LOADS % DEFAULT), asked())
     today = found.job.today
@@ -351,3 +357,57 @@ def test_a_setting_that_the_script_sets_itself_is_not_the_files(tmp_path: Path) 
     script = (LOADS % DEFAULT).replace("if args.epochs is not None:", "if True:")
     with pytest.raises(InputError, match="num_train_epochs must be written out"):
         load_jobs(repository(tmp_path, script), asked())
+
+
+LAUNCH = f"""\
+    torchrun --nproc_per_node=$SKYPILOT_NUM_GPUS_PER_NODE train.py \\
+      --model_name_or_path {QWEN} --use_peft False --num_train_epochs $EPOCHS \\
+      --per_device_train_batch_size 2
+"""
+SKY = f"""\
+name: sft
+resources: {{accelerators: A100:4, use_spot: true}}
+envs: {{EPOCHS: 3, WANDB_API_KEY: }}
+setup: pip install trl
+run: |
+    cd work
+{LAUNCH}"""
+DSTACK = f"""\
+type: task
+env: [EPOCHS=3, SKYPILOT_NUM_GPUS_PER_NODE=4, HF_TOKEN]
+commands:
+  - pip install trl
+  - |
+{LAUNCH}resources: {{gpu: A100:4}}
+"""
+KUBERNETES = f"""\
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: sft}}
+spec:
+  template:
+    spec:
+      containers:
+        - name: train
+          image: x
+          env: [{{name: EPOCHS, value: "3"}}, {{name: TOKEN, valueFrom: {{}}}}]
+          command: [torchrun, --nproc_per_node=4, train.py]
+          args: [--model_name_or_path, {QWEN}, --use_peft, "False", --num_train_epochs, "$(EPOCHS)",
+                 --per_device_train_batch_size, "2"]
+"""
+
+
+@pytest.mark.parametrize("text", [SKY, DSTACK, KUBERNETES])
+def test_a_task_of_an_orchestrator_is_the_script_that_it_runs(tmp_path: Path, text: str) -> None:
+    found = file(tmp_path / "task.yaml", text)
+    assert found.today is not None
+    assert (found.today.micro_batch_size, found.epochs) == (2, 3.0)
+    assert (found.offers[0].count, found.global_batch_size) == (4, 8)
+    assert found.origin is not None
+    assert found.origin.path.endswith("task.sh")
+
+
+def test_a_task_that_starts_no_training_says_so_by_its_name(tmp_path: Path) -> None:
+    text = "resources: {accelerators: A100:1}\nrun: |\n  python serve.py\n"
+    with pytest.raises(InputError, match=r"task\.yaml holds 0 launch commands"):
+        file(tmp_path / "task.yaml", text)

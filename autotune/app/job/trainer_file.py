@@ -23,6 +23,7 @@ from autotune.trainers.patch import settings_of
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.scope import aim_of, settled, take_aim
+from autotune.trainers.syntax.task import script_in
 
 if TYPE_CHECKING:
     from autotune.domain.typed.overrides import Overrides
@@ -68,6 +69,9 @@ def own_document(
     values = document.values
     dialect = detect(values, str(path))
     if dialect is None:
+        script = script_in(values)
+        if script is not None:
+            return command_document(script, overrides, path.with_suffix(".sh"), str(path))
         _refuse_unknown(document)
         refuse_flags(overrides, document.name)
         return document, overrides

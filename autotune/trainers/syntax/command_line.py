@@ -45,6 +45,7 @@ _SLIP = re.compile(r"\\[ \t]+\r?\n")
 _ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
+_CONFIGS = ("config", "config_path", "cfg")  # flags that name the file of settings
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
 _TOO_LONG = 100_000
 _LITGPT_RANK = 8  # lora_r of litgpt 0.5.13 finetune/lora.py, where no flag states it
@@ -79,7 +80,7 @@ class Command:
     @property
     def config(self) -> str | None:
         """The trainer's file that the command names, if it does."""
-        named = self.values.get("config")
+        named = next((self.values[key] for key in _CONFIGS if key in self.values), None)
         found = [named] if isinstance(named, str) else list(self.words)
         return next((word for word in found if CONFIG.fullmatch(word)), None)
 

@@ -36,6 +36,7 @@ _NO_START = re.compile(
     r"curl|wget|export|local|declare|readonly|source|pip3?|conda|git|return|die|log|info)\b"
     r"|\s*(\[|\.\s)"
 )
+_BY_CONFIG = r"\.py\b.*--(config|config_path|cfg)[ =]"  # a program and the file of its settings
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
@@ -57,6 +58,7 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     found = sorted([*typed, *(inner for _, inner in held)])
     if not found:
         found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}")
+    found = found or _spans(text, _BY_CONFIG)
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
         raise InputError(msg, 'give the command itself: --from-args "python train.py --..."')
