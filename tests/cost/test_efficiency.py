@@ -11,6 +11,8 @@ from autotune.cost.time.efficiency import Efficiency, curves_of
 
 DEVICES = list(load_devices().values())
 EFFICIENCY = Efficiency.of(DEVICES)
+# Boards whose real clock is above the one that their peak is stated for: measured.
+MOST = np.array([max(1.0, device.matmul_ceiling_fraction) for device in DEVICES])
 SIZES = st.floats(1.0, 1e6)
 
 
@@ -26,7 +28,7 @@ def test_matrix_products_never_beat_the_peak_on_any_device(m: float, n: float, k
     same = np.ones(len(DEVICES))
     share = EFFICIENCY.gemm(place, m * same, n * same, k * same)
     assert (share > 0).all()
-    assert (share < 1).all()
+    assert (share < MOST).all()
 
 
 @given(SIZES, st.floats(1.0, 1e5), st.integers(16, 512))
@@ -35,7 +37,7 @@ def test_attention_never_beats_the_peak_on_any_device(seq: float, heads: float, 
     same = np.ones(len(DEVICES))
     share = EFFICIENCY.attention(place, seq * same, heads * same, dim)
     assert (share > 0).all()
-    assert (share < 1).all()
+    assert (share < MOST).all()
 
 
 @given(SIZES, SIZES, SIZES, st.floats(1.0, 8.0), st.sampled_from([0, 1, 2]))
@@ -80,6 +82,12 @@ def test_a_device_nobody_timed_reaches_its_own_ceiling(name: str) -> None:
     assert gemm_times(name) is None
     best = curves_of(device).gemm.max()
     assert best == pytest.approx(min(device.matmul_ceiling_fraction, 0.98), rel=1e-6)
+
+
+def test_a_board_that_runs_above_its_stated_clock_reaches_what_was_measured_of_it() -> None:
+    """76.5 TFLOP/s on an RTX 3090, whose peak is 71.2 (zzc0721/torch-performance-test-data)."""
+    device = find_device("rtx-3090")
+    assert curves_of(device).gemm.max() * device.bf16_flop_per_s == pytest.approx(76.5e12, rel=0.03)
 
 
 def test_a_card_does_no_better_than_a_measured_one_of_the_same_chip_and_more_power() -> None:

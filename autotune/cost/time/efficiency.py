@@ -9,7 +9,8 @@ A processor's is the same for every shape: its units are filled by sixteen value
 The matrix products of a micro-batch follow from it (`effective_flop`): exact FLOP over the
 efficiency of their shape, which a device's dense peak turns into seconds.
 
-Efficiencies stay in (0, 1): a step never beats the device's dense peak.
+Efficiencies stay in (0, 1): a step never beats the device's dense peak. GeForce boards run above
+the clock that the peak is stated for; where a product was measured above it, that is the limit.
 Does not cover: bf16 on devices without it (emulated: a fixed share of fp32).
 """
 
@@ -173,7 +174,8 @@ def _relative_curves(name: str) -> tuple[Curves, float]:
 @lru_cache(maxsize=512)
 def curves_of(device: Device) -> Curves:
     """The device's own measured curves, or its relative's scaled to the device's ceiling."""
-    ceiling = min(device.matmul_ceiling_fraction, HIGHEST)
+    most = HIGHEST * max(device.matmul_ceiling_fraction, 1.0)
+    ceiling = min(device.matmul_ceiling_fraction, most)
     if device.is_cpu:
         gemm = np.full((len(ROWS), len(SIDE), len(SIDE)), ceiling)
         attention = np.full((len(HEAD_DIMS), len(SEQUENCE), len(HEADS)), ceiling * FLAT_ATTENTION)

@@ -19,7 +19,7 @@ from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.time import flops, kernels, launch, measured_rates
+from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -32,7 +32,9 @@ from autotune.cost.time.step_terms import instructions_per_s
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-READS = ("offer.device", "offer.count", "precision", "micro_batch_size", "kernels")
+READS = (
+    "offer.device", "offer.count", "precision", "micro_batch_size", "kernels", "sharding",
+)  # fmt: skip
 ONCE_S = 2.0  # switching modes, gathering metrics, logging: assumption
 GENERATE_TOKEN_S = 2e-3  # sampling, stopping rules and cache bookkeeping of `generate`: assumption
 LOG_SD = 0.35
@@ -88,10 +90,11 @@ def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatA
     per_token = (
         kernels.elementwise_bytes(job.model, job.method).forward
         + kernels.adapter_bytes(job, fp32=True).forward
-        + kernels.int8_bytes(job)
+        + dequantisation.int8_bytes(job)
         + kernels.LOSS_BYTES[job.software.loss] / 2.0 * job.model.vocab_size
     )
-    per_batch = dora.norm_bytes(job, fp32=True)
+    widened = dequantisation.wide(job, columns) * dequantisation.widened_bytes(job)
+    per_batch = dora.norm_bytes(job, fp32=True) + widened
     traffic = (tokens * per_token + per_batch) / (bandwidth * c.bandwidth_share)
     traffic = traffic + _dequantised_s(job, columns)
     issued_s = _issued(job, columns) + c.micro_step_overhead_s
@@ -113,8 +116,8 @@ def _dequantised_s(job: Job, columns: Columns) -> FloatArray:
     c = constants()
     if job.method.base != "nf4":
         return np.zeros(columns.rows)
-    moved = kernels.dequantised_bytes(job) / columns.device("memory_bandwidth_bytes_per_s")
-    issued = kernels.dequantised_weights(job) * kernels.unpacking(job)
+    moved = dequantisation.dequantised_bytes(job) / columns.device("memory_bandwidth_bytes_per_s")
+    issued = dequantisation.dequantised_weights(job) * dequantisation.unpacking(job)
     rate = np.maximum(columns.of_device(instructions_per_s), 1.0)
     return np.maximum(moved / c.bandwidth_share, issued / rate * c.dequantise_instructions)
 
@@ -128,7 +131,7 @@ def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatAr
     c = constants()
     stored = weight_bytes(job, sizes(job.model))
     cache = 2.0 * 2.0 * rows * length * job.model.kv_size * job.model.num_layers
-    dequantised = kernels.dequantised_bytes(job) if job.method.base == "nf4" else 0.0
+    dequantised = dequantisation.dequantised_bytes(job) if job.method.base == "nf4" else 0.0
     traffic = stored + cache + dequantised
     bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share
     return np.hypot(traffic / bandwidth, _issued(job, columns)) + GENERATE_TOKEN_S

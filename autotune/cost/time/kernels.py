@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
-from autotune.cost.memory.states import PACKED_BYTES
+from autotune.cost.time.dequantisation import wide_linears
 from autotune.cost.time.flops import head_weights, products
 from autotune.frozen import dataclass
 
@@ -190,53 +190,6 @@ def adapter_bytes(job: Job, *, fp32: bool) -> Passes:
     return Passes(forward + ahead, backward + back)
 
 
-# Instructions for a weight, from this release of bitsandbytes on, against the branches before it: a
-# table in registers is 1.36 to 2.07 times as fast on P100, A100 and H100, 1.25 to 1.8 on a T4, and
-# no faster for large matrices on Ampere and Ada boards that wait for memory anyway.
-# Source: bitsandbytes-foundation/bitsandbytes pull request 1747.
-LOOKED_UP_FROM, LOOKED_UP = (0, 48), 0.6
-
-
-# auto-gptq without a compiled kernel that trains: shifted copies, masks, zeros and scales of all
-# weights as tensors of their own, a kernel each. Derived from its operations (qlinear_cuda_old.py,
-# forward): an int16 or wider value is written and read for each; a 72B took 2.75 s of a micro-step
-# of 256 tokens on an A100 where 22 bytes a weight and pass make 2.74.
-GPTQ_TORCH_BYTES = 22.0
-
-
-# The backward of LLM.int8 before this release first undoes the layout that its product wants, an
-# element at a time. h2oai/h2ogpt issue 128: 32 micro-batches of a 13B on an A100 took 52.3 s, in 16
-# bit 21.8; pull request 86: 2.27 s and 0.6 for a 30B. With what the forward adds 55 to 100 bytes.
-ROW_MAJOR_FROM, UNDONE_BYTES = (0, 45), 75.0
-
-
-def unpacking(job: Job) -> float:
-    """Instructions to dequantise a weight, against those of nf4 in bitsandbytes until 0.47.
-
-    Evenly spaced codes (GPTQ, int8) are shifted, masked and scaled: memory is always slower.
-    """
-    if job.method.base != "nf4" or job.software.gptq != "none":
-        return 0.0
-    return LOOKED_UP if (job.software.bitsandbytes or (0,)) >= LOOKED_UP_FROM else 1.0
-
-
-def dequantised_weights(job: Job) -> float:
-    """[elements] weights that one pass over all frozen projections dequantises."""
-    if not job.method.is_lora or job.method.base not in PACKED_BYTES:
-        return 0.0
-    return sum(p.weights * p.matrices for p in products(job.model, job.method))
-
-
-def dequantised_bytes(job: Job) -> float:
-    """[bytes] one pass of turning all frozen projections into 16 bit: read codes, write values."""
-    moved = PACKED_BYTES.get(job.method.base, 0.0) + 2.0
-    if job.software.gptq == "torch":
-        moved = GPTQ_TORCH_BYTES
-    if job.method.base == "int8" and (job.software.bitsandbytes or ROW_MAJOR_FROM) < ROW_MAJOR_FROM:
-        moved = UNDONE_BYTES
-    return dequantised_weights(job) * moved
-
-
 def cast_bytes(model: Model, method: Method) -> Passes:
     """[bytes] autocast's 16-bit copies of fp32 weights, and the casts of their gradients back.
 
@@ -246,18 +199,6 @@ def cast_bytes(model: Model, method: Method) -> Passes:
         return Passes(0.0, 0.0)
     weights = sum(p.weights * p.matrices for p in products(model, method)) + head_weights(model)
     return Passes(6.0 * weights, 0.0 if method.is_lora else 6.0 * weights)
-
-
-def int8_bytes(job: Job) -> float:
-    """[bytes per token] LLM.int8 forward: row-wise quantisation, int32 product, outlier columns.
-
-    Source: Dettmers et al., "LLM.int8()" (2022), section 3; bytes derived.
-    """
-    if not (job.method.is_lora and job.method.base == "int8"):
-        return 0.0
-    return sum(
-        p.active * (9.0 * p.inputs + 12.0 * p.outputs) for p in products(job.model, job.method)
-    )
 
 
 # [bytes per score] eager attention: scores, scaling, mask, fp32 softmax, cast, product with values.
@@ -358,6 +299,9 @@ def launches(
     if method.is_lora and method.base == "nf4":
         forward += 2 * matrices
         backward += 2 * matrices
+    if wide_linears(job):  # of weights, there and back, of inputs and of outputs
+        forward += ADAPTER_WEIGHT * 4 * matrices
+        backward += ADAPTER_WEIGHT * 2 * matrices
     if method.is_lora and method.base == "int8":
         forward += 25 * matrices  # row statistics, codes, int32 product, outlier columns apart
         backward += 4 * matrices

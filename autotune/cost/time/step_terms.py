@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.cost import deepspeed, dora
 from autotune.cost.batches import unchanging_lengths, waited_length
-from autotune.cost.time import flops, kernels, launch, measured_rates
+from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import flash_share, masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
@@ -43,6 +43,9 @@ CACHE_GAIN = 3.0  # cache bandwidth over memory bandwidth: assumption
 # Elementwise traffic against 16-bit activations: 4-byte values need no casts; autocast on fp32
 # weights keeps the residual stream and the norms in fp32. Derived.
 FP32_TRAFFIC, AUTOCAST_TRAFFIC = 1.6, 1.3
+# The same where 4-bit linears answer in fp32: norms cast nothing (28 bytes for 32), all between
+# products is twice as wide. Derived.
+WIDE_TRAFFIC = 1.45
 # Products in fp8, casts included, against bf16. torchtitan, Llama 3.1 8B in full on 8 H100, blocks
 # compiled: 6,667 -> 8,532 tokens/s with one scale a tensor. With one scale a row it gained nothing
 # (4,378 -> 3,709), as did no run that is not compiled.
@@ -301,7 +304,8 @@ def _traffic(
     graphs = ~columns.equals("compile", "off") & compiled
     model, again = job.model, rows.recomputed
     fused = kernels.kernel_set(job.software, model)
-    upcast = job.software.kbit_upcast != "none"
+    wide_stream = dequantisation.wide(job, columns)
+    upcast = job.software.kbit_upcast != "none" and not dequantisation.wide_linears(job)
     plain = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast)
     own = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast, fused=True)
     with_flash = columns.equals("attention", *FLASH) & kernels.fuses_with_flash(model)
@@ -319,9 +323,15 @@ def _traffic(
         wide.total(again),
         narrow.total(again),
     ) * np.minimum(fused.adapters, _compiled(job, graphs, kernels.COMPILED_ADAPTERS))
-    int8 = kernels.int8_bytes(job) * (1.0 + again)
-    layer = layer * _value_size(job, columns)
+    int8 = dequantisation.int8_bytes(job) * (1.0 + again)
+    casts = np.where(
+        fp32,
+        dequantisation.wide_cast_bytes(job, fp32_adapters=True),
+        dequantisation.wide_cast_bytes(job, fp32_adapters=False),
+    ) * (2.0 + again)
+    layer = layer * _value_size(job, columns, wide_stream) + wide_stream * casts
     total = rows.tokens * ((layer + adapters + int8) * _uncached(job, rows) + loss_bytes)
+    total += wide_stream * dequantisation.widened_bytes(job) * (1.0 + again)
     norms = [dora.norm_bytes(job, fp32=wide) for wide in (False, True)]
     total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
     cast = kernels.cast_bytes(model, job.method)
@@ -333,14 +343,14 @@ def _traffic(
     pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
     eager = columns.equals("attention", "eager")
     total += np.where(eager, pairs * score * _compiled(job, graphs, fewer / score), 0.0)
-    return total, kernels.dequantised_bytes(job) * _dequantisations(job, again)
+    return total, dequantisation.dequantised_bytes(job) * _dequantisations(job, again)
 
 
-def _value_size(job: Job, columns: Columns) -> FloatArray:
+def _value_size(job: Job, columns: Columns, wide: FloatArray) -> FloatArray:
     """[rows] elementwise traffic against that of 16-bit activations."""
     narrow = launch.half(columns) & ~launch.on_processor(columns)
     autocast = AUTOCAST_TRAFFIC if job.method.base == "32bit" else 1.0
-    return np.where(narrow, autocast, FP32_TRAFFIC)
+    return np.where(narrow, np.where(wide > 0, WIDE_TRAFFIC, autocast), FP32_TRAFFIC)
 
 
 def _uncached(job: Job, rows: StepRows) -> FloatArray:
@@ -361,9 +371,9 @@ def _uncached(job: Job, rows: StepRows) -> FloatArray:
 
 def _unpacked_s(job: Job, rows: StepRows) -> FloatArray:
     """[rows, s] of one instruction for each weight that is dequantised in a micro-step."""
-    weights = kernels.dequantised_weights(job) * _dequantisations(job, rows.recomputed)
+    weights = dequantisation.dequantised_weights(job) * _dequantisations(job, rows.recomputed)
     rate = np.asarray([instructions_per_s(d) for d in rows.devices])[rows.device]
-    found: FloatArray = weights * kernels.unpacking(job) / np.maximum(rate, 1.0)
+    found: FloatArray = weights * dequantisation.unpacking(job) / np.maximum(rate, 1.0)
     return found
 
 

@@ -1,0 +1,131 @@
+"""What frozen weights of few bits cost before and after their products, beside the products.
+
+Weights are turned into 16 bit for every pass. Covers nf4 and LLM.int8 of bitsandbytes, 4-bit GPTQ;
+what a 4-bit linear does to weights and activations where its input is fp32.
+Does not cover: kernels that multiply packed weights directly.
+
+Source of the bytes: derived from the libraries' operations; where another, it stands beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotune.cost import deepspeed
+from autotune.cost.memory.states import PACKED_BYTES, fp32_norms, fp32_stream
+from autotune.cost.time.flops import products
+
+if TYPE_CHECKING:
+    from autotune.cost.columns import Columns, FloatArray
+    from autotune.domain.job import Job
+
+# Instructions for a weight, from this release of bitsandbytes on, against the branches before it: a
+# table in registers is 1.36 to 2.07 times as fast on P100, A100 and H100, 1.25 to 1.8 on a T4, and
+# no faster for large matrices on Ampere and Ada boards that wait for memory anyway.
+# Source: bitsandbytes-foundation/bitsandbytes pull request 1747.
+LOOKED_UP_FROM, LOOKED_UP = (0, 48), 0.6
+
+
+# auto-gptq without a compiled kernel that trains: shifted copies, masks, zeros and scales of all
+# weights as tensors of their own, a kernel each. Derived from its operations (qlinear_cuda_old.py,
+# forward): an int16 or wider value is written and read for each; a 72B took 2.75 s of a micro-step
+# of 256 tokens on an A100 where 22 bytes a weight and pass make 2.74.
+GPTQ_TORCH_BYTES = 22.0
+
+
+# The backward of LLM.int8 before this release first undoes the layout that its product wants, an
+# element at a time. h2oai/h2ogpt issue 128: 32 micro-batches of a 13B on an A100 took 52.3 s, in 16
+# bit 21.8; pull request 86: 2.27 s and 0.6 for a 30B. With what the forward adds 55 to 100 bytes.
+ROW_MAJOR_FROM, UNDONE_BYTES = (0, 45), 75.0
+
+
+def unpacking(job: Job) -> float:
+    """Instructions to dequantise a weight, against those of nf4 in bitsandbytes until 0.47.
+
+    Evenly spaced codes (GPTQ, int8) are shifted, masked and scaled: memory is always slower.
+    """
+    if job.method.base != "nf4" or job.software.gptq != "none":
+        return 0.0
+    return LOOKED_UP if (job.software.bitsandbytes or (0,)) >= LOOKED_UP_FROM else 1.0
+
+
+def dequantised_weights(job: Job) -> float:
+    """[elements] weights that one pass over all frozen projections dequantises."""
+    if not job.method.is_lora or job.method.base not in PACKED_BYTES:
+        return 0.0
+    return sum(p.weights * p.matrices for p in products(job.model, job.method))
+
+
+def dequantised_bytes(job: Job) -> float:
+    """[bytes] one pass of turning all frozen projections into 16 bit: read codes, write values."""
+    moved = PACKED_BYTES.get(job.method.base, 0.0) + 2.0
+    if job.software.gptq == "torch":
+        moved = GPTQ_TORCH_BYTES
+    if job.method.base == "int8" and (job.software.bitsandbytes or ROW_MAJOR_FROM) < ROW_MAJOR_FROM:
+        moved = UNDONE_BYTES
+    return dequantised_weights(job) * moved
+
+
+def int8_bytes(job: Job) -> float:
+    """[bytes per token] LLM.int8 forward: row-wise quantisation, int32 product, outlier columns.
+
+    Source: Dettmers et al., "LLM.int8()" (2022), section 3; bytes derived.
+    """
+    if not (job.method.is_lora and job.method.base == "int8"):
+        return 0.0
+    return sum(
+        p.active * (9.0 * p.inputs + 12.0 * p.outputs) for p in products(job.model, job.method)
+    )
+
+
+# From this release a 4-bit linear computes in the dtype of its first input where that is fp32 or
+# bf16, whatever the compute dtype asked for. An fp32 input (norms left in fp32 by
+# `prepare_model_for_kbit_training`; LayerNorm under autocast) makes the forward write the unpacked
+# weights in fp32, and autocast read them back into 16 bit for the product; the backward's gradient
+# is in 16 bit. Fused adapters unpack weights themselves. Read: 0.41.0 to 0.50.1 nn/modules.py,
+# `Linear4bit.set_compute_type`, and autograd/_functions.py, `MatMul4Bit`; issue 667: a Llama-2 7B
+# lost 35 to 40 % of its speed from 0.40.2 to 0.41.0 alone.
+COMPUTES_AS_INPUT_FROM = (0, 41)
+TO_FP32_BYTES, FROM_FP32_BYTES = 6.0, 6.0  # read 2 and write 4; read 4 and write 2
+
+
+def wide_linears(job: Job) -> bool:
+    """Whether 4-bit linears are given fp32 and answer in fp32, where nothing else decides."""
+    own = job.software.kernels == "unsloth" or job.software.fused_adapters
+    nf4 = job.method.is_lora and job.method.base == "nf4" and job.software.gptq == "none"
+    return nf4 and not own and (fp32_stream(job) or fp32_norms(job))
+
+
+def wide(job: Job, columns: Columns) -> FloatArray:
+    """[rows] 1 where 4-bit linears are given fp32 by a run in 16 bit, else 0.
+
+    FSDP and DeepSpeed hand a module what it takes in 16 bit; a norm that autocast widens comes
+    after that.
+    """
+    several = columns.number("offer.count") > 1
+    handed = several & columns.equals("sharding", "fsdp", "zero3")
+    whole = np.full(columns.rows, fp32_norms(job)) | ~handed
+    narrow = columns.equals("precision", "bf16", "fp16", "fp8")
+    given = whole & narrow & ~deepspeed.casts(columns)
+    return given.astype(np.float64) * wide_linears(job)
+
+
+def widened_bytes(job: Job) -> float:
+    """[bytes] one forward of unpacked weights that are written as fp32 and read back."""
+    if (job.software.bitsandbytes or (0,)) < COMPUTES_AS_INPUT_FROM:
+        return 0.0
+    return dequantised_weights(job) * (TO_FP32_BYTES + FROM_FP32_BYTES)
+
+
+def wide_cast_bytes(job: Job, *, fp32_adapters: bool) -> float:
+    """[bytes per token] inputs of 4-bit linears cast to 16 bit and outputs to fp32, one pass.
+
+    Adapters in fp32 would have cast the input to fp32 themselves.
+    """
+    return sum(
+        FROM_FP32_BYTES * p.inputs * (p.active - (p.adapted if fp32_adapters else 0.0))
+        + TO_FP32_BYTES * p.outputs * p.active
+        for p in products(job.model, job.method)
+    )
