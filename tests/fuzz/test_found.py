@@ -48,6 +48,15 @@ def test_a_store_that_is_no_file_is_not_waited_for(
     assert typed("estimate", JOB, "--fidelity", "formula", "-q", home=tmp_path).returncode == 0
 
 
+def test_a_pipe_beside_a_trainers_output_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "all_results.json").write_text('{"train_runtime": 100.0, "epoch": 1.0}')
+    pipe(tmp_path / "out" / "train.yaml")
+    done = typed("learn", str(tmp_path / "out"), home=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "the GPU is named nowhere" in done.stderr
+
+
 @pytest.mark.parametrize("absent", ["micro_batch_size", "gradient_accumulation_steps"])
 def test_a_recorded_pick_without_its_batch_is_named(absent: str, tmp_path: Path) -> None:
     run = tmp_path / "run"

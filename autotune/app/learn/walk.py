@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,12 +113,10 @@ def _below(path: Path, depth: int, found: Walk) -> Iterator[Folder]:
 def read_bytes(path: Path, most: int = SMALL_BYTES) -> bytes:
     """A small file. Raises Unreadable with the reason."""
     try:
-        size = path.lstat().st_size
-        if size > most:
-            msg = f"{path.name} is larger than {most // 1_000_000} MB"
-            raise Unreadable(msg)
-        with path.open("rb") as stream:
-            return stream.read(most)
+        return read_regular(path, most)
+    except ValueError as error:
+        msg = f"{path.name} cannot be read: {error}"
+        raise Unreadable(msg) from None
     except OSError as error:
         msg = f"{path.name} cannot be read: {error.strerror}"
         raise Unreadable(msg) from None
