@@ -118,6 +118,7 @@ def test_a_machine_that_needs_offloading_leads_in_neither_where_another_holds_th
     assert answer.best is not None
     assert found.leads is not None
     assert found.leads.row.offer.label == answer.best.offer.label == "8x b200"
+    assert "in limits" not in comparison_screen(payload_of(job)), "there are none"
 
 
 def test_an_answer_says_which_machine_may_be_better_though_nobody_measured_it(

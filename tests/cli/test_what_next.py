@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -100,3 +101,51 @@ def test_a_missed_limit_names_the_machines_that_would_keep_it(limit: str, capsys
     other = line.replace("--gpu h100", command)
     assert run(typed(other, *FORMULA, "--format", "json")) == 0
     assert all(each["kept"] for each in json.loads(capsys.readouterr().out)["limits"])
+
+
+def test_experts_that_stay_in_16_bit_are_answered_with_a_version_that_quantises_them(
+    capsys: Capture,
+) -> None:
+    line = (
+        "tune --model Mixtral-8x7B --method qlora --rows 20k --max-length 2048 --gpu a100-80gb "
+        "--dry-run"
+    )
+    assert run(typed(line, *FORMULA, "--format", "json")) == 3
+    found = json.loads(capsys.readouterr().out)["rejected"]["relaxations"]
+    (older,) = [each for each in found if "software.transformers" in each["apply"]
+                and not each["quality"]]  # fmt: skip
+    assert older["class"] == "neutral"
+    assert run(typed(line, *FORMULA, *shlex.split(older["apply"]), "--format", "json")) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert best["duration_s"]["p50"] == pytest.approx(older["duration_s"], rel=1e-6)
+
+
+def test_where_time_is_minimised_alternatives_are_compared_by_time(capsys: Capture) -> None:
+    """A slower machine at a third less stood there as "-35%"."""
+    line = "tune --model Llama-3.1-8B --rows 3k --max-length 512 --gpu 2xh100,h100 --minimize time"
+    assert run(typed(line, *FORMULA, "--dry-run", "--format", "json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    shown = screen(capsys, line, "--dry-run")
+    told = [int(each) for each in re.findall(r" (?:([+-]\d+)%|same)", shown) if each]
+    best = found["best"]["duration_s"]["p50"]
+    worse = [row["duration_s"]["p50"] / best - 1 for row in found["alternatives"][:3]]
+    assert told
+    for each, share in zip(told, [own for own in worse if round(100 * own)], strict=False):
+        assert each == round(100 * share)
+
+
+def test_a_saving_that_nobody_would_notice_is_not_offered(capsys: Capture) -> None:
+    line = "tune --model Qwen2.5-0.5B --method full --rows 100 --max-length 128 --gpu rtx-3090"
+    line += " --set data.lengths.p50=90 --set data.lengths.p95=120 --dry-run"
+    assert "You could save" not in screen(capsys, line)
+
+
+def test_a_run_that_was_not_started_says_how_to_start_it(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "one"
+    line = "tune --model Qwen2.5-0.5B --rows 2k --max-length 128 --gpu l4 --trials 3"
+    assert run(typed(line, *FORMULA, "--run", str(folder))) == 0
+    capsys.readouterr()
+    assert run(["verify", str(folder)]) == 2
+    told = capsys.readouterr().err
+    assert "nothing was trained in" in told
+    assert "run.sh" in told

@@ -67,6 +67,21 @@ def test_a_real_trainers_output_is_read_with_its_arguments_and_nothing_is_unpick
     assert any("3 saves inside" in note for note in run.notes)
 
 
+def test_an_adapters_own_base_is_read_where_it_still_lies_on_this_machine(tmp_path: Path) -> None:
+    """The output holds the adapter alone, so runs of a model in a folder taught nothing."""
+    base, out = tmp_path / "base", tmp_path / "out"
+    base.mkdir()
+    out.mkdir()
+    (base / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+    (out / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    line = {"step": 60, "train_runtime": 90.0, "epoch": 1.0}
+    state = {"global_step": 60, "max_steps": 60, "log_history": [line], "num_train_epochs": 1}
+    (out / "trainer_state.json").write_text(json.dumps(state))
+    assert _read(out).model["hidden_size"] == 64
+    shutil.rmtree(base)
+    assert not _read(out).model
+
+
 @pytest.mark.slow
 def test_a_checkpoint_alone_is_the_run_it_is_of(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "out" / "checkpoint-60", tmp_path / "out" / "checkpoint-60")

@@ -200,7 +200,9 @@ def unlearned(found: Learned) -> InputError | None:
     if found.usable:
         return None
     most = found.refusals[0]
-    msg = f"none of {found.read:,} runs can be used: of {most.count:,}, {most.reason}"
+    msg = f"the run cannot be used: {most.reason}"
+    if found.read > 1:
+        msg = f"none of {found.read:,} runs can be used; of {most.count:,} of them: {most.reason}"
     return InputError(msg, "the reasons are listed above, with an example of each")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.learn.found import (
@@ -30,7 +31,6 @@ from autotune.evidence.log.trainer_state import CHECKPOINT, STATE_FILE, read_tra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from autotune.app.learn.walk import Folder
 
@@ -69,7 +69,8 @@ def read(run: Path, folders: list[Folder]) -> Found:
     holders = [folder.path for folder in newest]
     trainer, arguments = _arguments(run, holders, state, notes)
     card = _first_text(holders, CARD)
-    adapter, model = _first(holders, ADAPTER), _first(holders, MODEL)
+    adapter = _first(holders, ADAPTER)
+    model = _first([*holders, *_base_folder(adapter)], MODEL)
     if factory is not None:
         trainer = "llamafactory"
     timed = log if log is not None and log.is_timed else factory or log
@@ -220,6 +221,12 @@ def _first_text(holders: list[Path], name: str) -> str:
             except Unreadable:
                 continue
     return ""
+
+
+def _base_folder(adapter: Mapping[str, Any]) -> list[Path]:
+    """The folder of the model that an adapter is of, where it still lies on this machine."""
+    name = adapter.get("base_model_name_or_path")
+    return [Path(name)] if isinstance(name, str) and Path(name).is_absolute() else []
 
 
 def _name(

@@ -13,9 +13,11 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from autotune.app.job.method import BITSANDBYTES
 from autotune.app.whatif.changes import SPLIT
 from autotune.app.whatif.moved import opened_means
 from autotune.catalog.software import INSTALLABLE, installing
+from autotune.cost.memory.states import experts_fused
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.pricing import Change, Question, QuestionEdit
 
+UNFUSED_LAST = (4, 57, 1)  # of transformers, before experts became one parameter
 # Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (
     "micro_batch_size", "activation_checkpointing", "attention", "precision", "sharding", "compile",
@@ -53,7 +56,7 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     job, space = question
     locked = (name for name in job.lock if name in pinned)
     names = dict.fromkeys((*(name for name in PLAIN if name in job.lock), *MEMORY_KNOBS, *locked))
-    found = lever_changes(question)
+    found = [*lever_changes(question), *_unfused_experts(job)]
     for name in names:
         if name == SPLIT[1] and SPLIT[0] in names:
             continue
@@ -106,6 +109,24 @@ def package_change(package: str) -> QuestionEdit:
         typed=installing(package),
         note=f"needs {word}, which is not installed",
     )
+
+
+def _unfused_experts(job: Job) -> list[QuestionEdit]:
+    """An older transformers, where experts are linear layers that a quantised base holds."""
+    if job.method.base not in BITSANDBYTES or not experts_fused(job):
+        return []
+    version = ".".join(map(str, UNFUSED_LAST))
+
+    def older(own: Job) -> Job:
+        return replace(own, software=replace(own.software, transformers=UNFUSED_LAST))
+
+    return [
+        Edit(
+            on_job(older),
+            f"transformers {version}, not {'.'.join(map(str, job.software.transformers))}",
+            typed=f"--set software.transformers={version}",
+        )
+    ]
 
 
 def unlocked(name: str) -> QuestionEdit:

@@ -6,9 +6,11 @@ The forms are read by `trainer_state` and `step_times`; whether the log is of a 
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError
+from autotune.domain.paths import near
 from autotune.domain.typed.values import shown
 from autotune.evidence.log.step_times import RECORD_FILE, read_csv_log, read_record
 from autotune.evidence.log.trainer_state import (
@@ -61,6 +63,10 @@ def _in_folder(folder: Path) -> Path:
     logs = [file for file in found if file is not None and file.is_file()]
     if logs:
         return max(logs, key=_written)
+    script = folder / "run.sh"
+    if script.is_file():
+        msg = f"nothing was trained in {near(folder)} yet"
+        raise InputError(msg, f"bash {quote(near(script))} trains; or name the log of your own run")
     msg = (
         f"{shown(str(folder))} holds neither {STATE_FILE}, checkpoints with one, nor {RECORD_FILE}"
     )

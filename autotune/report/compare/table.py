@@ -259,9 +259,9 @@ def row_marks(row: Payload, part: Payload) -> list[str]:
     marks = []
     if row is part["fastest"]:
         marks.append("fastest")
-    limited = any(value is not None for value in part["job"]["limits"].values())
-    if limited and row is part["cheapest_within_limits"] and row is not part["cheapest"]:
-        marks.append("in limits")
+    if row is part["leads"] and row is not part["cheapest"]:
+        limited = stated_limits(part["job"]["limits"]) and part["cheapest_within_limits"] is row
+        marks.append("in limits" if limited else "leads")
     if row["tie"]:
         marks.append("tie")
     if any(row is other for other in part.get("may_be_better", ())):

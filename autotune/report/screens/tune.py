@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, section, table
 from autotune.report.phrases import (
+    NO_CHANGE,
     bound_words,
     fit_phrase,
     global_batch,
+    intervals,
     memory_phrase,
     nothing_saved,
     offer_name,
@@ -201,7 +203,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         (
             _label(row, best, WHOLE_LABEL if shows(tight, until=2) else LABEL),
             format_seconds(row.duration_s.p50),
-            *(() if free else _cost_cells(row, best)),
+            *(() if free else _cost_cells(row, best, payload.search.objective)),
             format_bytes(row.memory_bytes["total"]),
             *((f"price {price_marks(row)}" if price_marks(row) else "",) if marked else ()),
         )
@@ -231,15 +233,18 @@ def _other_machines(payload: RecommendationPayload, shown: Sequence[Row]) -> str
     return f"Other machines: {'; '.join(told)}."
 
 
-def _cost_cells(row: Row, best: Row) -> tuple[str, ...]:
-    """The cost and how much dearer it is."""
-    return format_usd(row.cost_usd.p50), against(row, best)
+def _cost_cells(row: Row, best: Row, objective: str) -> tuple[str, ...]:
+    """The cost, and how much worse the row is by what is minimised."""
+    return format_usd(row.cost_usd.p50), against(row, best, objective)
 
 
 def _label(row: Row, best: Row, length: int) -> str:
     elsewhere = offer_name(row) != offer_name(best)
     machine = f"{offer_name(row)}: " if elsewhere else ""
-    return machine + difference_words(row.config, best.config, length - len(machine))
+    words = difference_words(row.config, best.config, length - len(machine))
+    if elsewhere and words == intervals(row.config, best.config):
+        words = NO_CHANGE  # what follows from the machine
+    return machine + words
 
 
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:

@@ -135,8 +135,9 @@ def alternatives_section(payload: RecommendationPayload) -> Section:
     if not pick or not others:
         return Section("Alternatives", ())
     several = len({offer_name(row) for row in [pick, *others]}) > 1
-    rows = [_alternative("the pick", pick, pick, several=several)]
-    rows += [_alternative(_label(row, pick), row, pick, several=several) for row in others]
+    by = payload.search.objective
+    rows = [_alternative("the pick", pick, pick, by, several=several)]
+    rows += [_alternative(_label(row, pick), row, pick, by, several=several) for row in others]
     titles = ("config", ">duration", ">cost", ">", ">memory", ">fits")
     return section("Alternatives", table(rows, *titles, strong={0}), explained([pick, *others]))
 
@@ -153,26 +154,28 @@ def _label(row: Row, pick: Row) -> str:
     return (intervals(row.config, pick.config) or words) if words == NO_CHANGE else words
 
 
-def _alternative(label: str, row: Row, pick: Row, *, several: bool) -> tuple[str, ...]:
+def _alternative(label: str, row: Row, pick: Row, by: str, *, several: bool) -> tuple[str, ...]:
     return (
         f"{marked_name(offer_name(row), row)}: {label}" if several else label,
         format_seconds(row.duration_s.p50),
         format_usd(row.cost_usd.p50),
-        against(row, pick) if row is not pick else "",
+        against(row, pick, by) if row is not pick else "",
         format_bytes(row.memory_bytes["total"]),
         probability(row),
     )
 
 
-def against(row: Row, pick: Row) -> str:
-    """The dearer by, in percent: "+4%"; "same" where it rounds to nothing.
+def against(row: Row, pick: Row, objective: str = "cost") -> str:
+    """The worse by what is minimised, in percent: "+4%"; "same" where it rounds to nothing.
 
-    Cheaper by what nobody measured alone, it says so: that is why it is not the pick.
+    Better by what nobody measured alone, it says so: that is why it is not the pick.
     """
-    usd, least = row.cost_usd.p50, pick.cost_usd.p50
-    percent = round(100 * (usd - least) / least) if least else 0
+    figure, least = (
+        (each.cost_usd if objective == "cost" else each.duration_s).p50 for each in (row, pick)
+    )
+    percent = round(100 * (figure - least) / least) if least else 0
     change = f"{percent:+d}%" if percent else "same" if least else ""
-    sure, other = (each.cost_usd.p50 * each.caution for each in (pick, row))
+    sure, other = least * pick.caution, figure * row.caution
     return f"{change}, unmeasured" if percent < 0 and other >= sure else change
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 UNMEASURED = "nobody has measured this gain with your software"
 OPENINGS = 2  # of them are named at most, where there is little room
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
+WORTH_USD, WORTH_S = 0.01, 60.0  # and at least one of these
 FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: not worth a word
 
 
@@ -53,10 +54,15 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     before_s = best.duration_s.p50
     of_knob: dict[str, SensitivityPayload] = {}
     for each in sorted(payload.sensitivities, key=lambda own: -(own.saved_s or 0.0)):
-        if each.class_ != "quality" and (each.saved_s or 0.0) >= WORTH * before_s:
+        if each.class_ != "quality" and _is_worth_a_line(each, before_s):
             of_knob.setdefault(each.knob, each)
     told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
     return f"You could save more with {'; '.join(told)}." if told else ""
+
+
+def _is_worth_a_line(each: SensitivityPayload, before_s: float) -> bool:
+    saved_s, saved_usd = each.saved_s or 0.0, each.saved_usd or 0.0
+    return saved_s >= WORTH * before_s and (saved_s >= WORTH_S or saved_usd >= WORTH_USD)
 
 
 def _opening(each: SensitivityPayload, before_s: float) -> str:
