@@ -36,6 +36,7 @@ from autotune.pricing import Pricing
 from autotune.report.phrases import marked_name
 from autotune.search import alternatives
 from autotune.search.alternatives import best_of_each_offer, differences, too_close
+from autotune.search.selection import TIE
 from autotune.search.study.samplers import CALIBRATED
 from autotune.space.rules import violations
 
@@ -89,6 +90,7 @@ def machines_worth_a_probe(
         and row.offer != pick.offer
         and row.feasible
         and score(row) < score(pick) * (1.0 - LEAST_SHARE)
+        and score(row) * row.caution >= score(pick) * pick.caution * (1.0 - TIE)  # else: a limit
         and (_keeps(job.limits, row) or not _keeps(job.limits, pick))
     ]
     found = [

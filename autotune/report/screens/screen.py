@@ -175,6 +175,8 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object], l
             words.append(SHARDING[str(value)])
         elif name == "compile" and compiles and config.get(SCOPE) == "regional":
             words.append(f"{change_words(name)} {_switch(value)} ({config[SCOPE]})")
+        elif (name, value) == ("sharding", "none"):
+            continue  # one device: the machine says so
         elif name != SCOPE or not compiles:
             words.append(f"{change_words(name)} {_switch(value)}")
     return within(words, length) or intervals(config, pick) or NO_CHANGE

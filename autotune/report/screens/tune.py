@@ -79,7 +79,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         grounds_section(
             payload.job,
             payload.assumed,
-            fewer(MOST_ASSUMED, tight, 4, 6, 9),
+            fewer(MOST_ASSUMED, tight, 4, 5, 7),
             _rests_on(payload, best),
         ),
         _sharpen(payload, best, tight),
@@ -191,7 +191,7 @@ def signed(change: float, shown: str) -> str:
 
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
-    others = payload.alternatives[: fewer(ALTERNATIVES, tight, 5, 7)]
+    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6))
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
     more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
@@ -213,6 +213,15 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     drawn = table(rows, "", *figures, *([""] if marked else []))
     title = "Next best: time, peak memory" if free else "Next best: time, cost, peak memory"
     return Section(title, (drawn, *more))
+
+
+def _some(rows: Sequence[Row], best: Row, most: int) -> Sequence[Row]:
+    """The best alternatives, the last of them on another machine if there is one at all."""
+    shown = rows[:most]
+    elsewhere = [row for row in rows if offer_name(row) != offer_name(best)]
+    if most > 1 and elsewhere and not any(row in elsewhere for row in shown):
+        return (*shown[:-1], elsewhere[0])
+    return shown
 
 
 def _other_machines(payload: RecommendationPayload, shown: Sequence[Row]) -> str:
@@ -249,7 +258,7 @@ def _label(row: Row, best: Row, length: int) -> str:
 
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
     """What the settings to allow would be worth, the largest ones."""
-    words = opening_words(payload, fewer(OPENINGS, tight, 3))
+    words = opening_words(payload, fewer(OPENINGS, tight, 3, 9))
     return Section("", (Paragraph(words),) if words else ())
 
 
