@@ -85,7 +85,7 @@ def test_software_too_old_to_write_for_still_gets_an_answer(tmp_path: Path) -> N
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null"])
 def test_a_histogram_that_is_no_regular_file_is_refused(tmp_path: Path, path: str) -> None:
     job = stated(tmp_path, data=f", lengths: {{histogram: {path}}}")
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         load_job(job)
 
 

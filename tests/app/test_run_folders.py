@@ -173,7 +173,7 @@ def test_values_of_the_wrong_kind_in_a_record_are_errors_in_words(run: Path) -> 
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: Path) -> None:
     (run / "job.json").unlink()
     os.mkfifo(run / "job.json")
-    with pytest.raises(InputError, match="no regular file"):
+    with pytest.raises(InputError, match="not a regular file"):
         load_run_job(run)
     assert list_runs() == []
 

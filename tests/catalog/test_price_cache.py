@@ -108,7 +108,7 @@ def test_neither_a_pipe_nor_a_huge_file_is_read(home: Path) -> None:
     (home / "prices" / "azure.csv").mkdir()
     reasons = refused_prices()
     assert len(reasons) == 3
-    assert sum("no regular file" in reason for reason in reasons) == 2
+    assert sum("not a regular file" in reason for reason in reasons) == 2
     assert sum("larger than" in reason for reason in reasons) == 1
 
 

@@ -63,7 +63,7 @@ def test_elapsed_times_hold_saves_and_new_sessions(tmp_path: Path) -> None:
         ("step,step_time_s\n1,nan\n", "line 2, step_time_s is nan"),
         ("step,step_time_s\n1.5,3\n", "whole number"),
         ("step,step_time_s\ntrue,3\n", "line 2, step is 'true'"),
-        ('step,step_time_s\n1,"3\n', "no CSV"),
+        ('step,step_time_s\n1,"3\n', "not a CSV"),
     ],
 )
 def test_what_is_wrong_in_a_csv_is_named(tmp_path: Path, text: str, says: str) -> None:
@@ -156,7 +156,7 @@ def test_what_is_wrong_in_a_record_is_named(tmp_path: Path, events: list[Any], s
 def test_a_line_damaged_before_the_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "observations.jsonl"
     path.write_text('{"event": "st\n' + json.dumps(step(1, 2.0)) + "\n")
-    with pytest.raises(InputError, match="line 1 is no JSON"):
+    with pytest.raises(InputError, match="line 1 is not JSON"):
         read_record(path)
 
 

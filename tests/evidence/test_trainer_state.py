@@ -176,8 +176,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], says: s
         (b'{"global_step": 3, "log_hist', "cut short"),
         (b"[" * 200_000, "nested deeper"),
         (b'{"global_step": ' + b"9" * 9000 + b"}", "longer numbers"),
-        (b"[]", "no trainer_state.json"),
-        (b'{"a": 1}', "no trainer_state.json"),
+        (b"[]", "not a trainer_state.json"),
+        (b'{"a": 1}', "not a trainer_state.json"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b"  \n", "is empty"),
     ],
@@ -195,7 +195,7 @@ def test_a_file_too_large_for_a_log_is_not_read(tmp_path: Path) -> None:
         stream.truncate(2**33)
     with pytest.raises(InputError, match="larger than"):
         read_trainer_state(path)
-    with pytest.raises(InputError, match="no plain file"):
+    with pytest.raises(InputError, match="not a plain file"):
         read_trainer_state(tmp_path)
 
 

@@ -198,7 +198,7 @@ def test_a_pipe_or_a_link_to_one_as_a_result_is_not_waited_for(tmp_path: Path) -
     os.mkfifo(pipe)
     link.symlink_to(pipe)
     for path in (pipe, link):
-        assert "no regular file" in str(read_result(path, "key"))
+        assert "not a regular file" in str(read_result(path, "key"))
 
 
 @pytest.mark.parametrize(

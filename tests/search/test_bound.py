@@ -153,7 +153,7 @@ def test_an_answer_says_that_the_model_is_distrusted_where_measurements_contradi
     text = described(Remaining(1.0, 0.01, 0.12, {"save": 2.0, "compute": 3.14}), ProbeBudget(0.0))
     assert "computing is 3.1 times as far off as the cost model says of itself" in text
     assert text.endswith("no configuration is more than 12.0% better")
-    assert "distrusted" not in described(Remaining(1.0, 0.01, 0.12), ProbeBudget(0.0))
+    assert "not trusted" not in described(Remaining(1.0, 0.01, 0.12), ProbeBudget(0.0))
 
 
 def test_measurements_that_contradict_each_other_beyond_noise_are_said_and_widen_one_part() -> None:

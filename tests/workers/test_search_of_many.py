@@ -359,7 +359,7 @@ def test_a_worker_prices_the_search_from_the_study_as_its_leader_does() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"version": "0.0.1 (code 123)"}, "begun by autotune 0.0.1"),
+        ({"version": "0.0.1 (code 123)"}, "started by autotune 0.0.1"),
         ({"packages": {"torch": "1.0"}}, "measures with torch 1.0"),
         ({"model": "another"}, "model has another shape"),
         ({"data": "another"}, "data differ"),
@@ -405,5 +405,5 @@ def test_two_versions_of_autotune_do_not_work_on_one_study(
     study = optuna.create_study(storage=url, study_name="run")
     study.set_user_attr(TERMS, terms())
     monkeypatch.setattr(terms_of_study, "code_version", lambda: "0.9 (code abc)")
-    with pytest.raises(InputError, match=r"begun by autotune .*, and here is 0\.9"):
+    with pytest.raises(InputError, match=r"started by autotune .*, and this is 0\.9"):
         work(None, url, "run", print)

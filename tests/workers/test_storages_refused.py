@@ -99,7 +99,7 @@ def test_who_has_waited_for_ten_minutes_leaves_with_what_to_type(
     with pytest.raises(InputError, match="has not answered for 10") as caught:
         connect(url_of(tmp_path), backends.PATIENCE_S)
     assert clock.now == pytest.approx(1600.0, abs=3.0)
-    assert "type the same command again" in str(caught.value.hint)
+    assert "run the same command again" in str(caught.value.hint)
     ended = WorkerState.of_exit("one", 2, f"error: {caught.value.message} {caught.value.hint}")
     assert not ended.is_final
     assert WorkerState.of_exit("one", 2, "error: this worker cannot join the study").is_final

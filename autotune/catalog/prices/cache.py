@@ -105,7 +105,7 @@ def read_cache_file(
     if size is None:
         size = path.stat().st_size if path.is_file() else -1
     if size < 0 or size > MAX_FILE_BYTES:
-        msg = "no regular file" if size < 0 else f"larger than {MAX_FILE_BYTES // 10**6} MB"
+        msg = "not a regular file" if size < 0 else f"larger than {MAX_FILE_BYTES // 10**6} MB"
         raise CatalogDataError(msg)
     own = path == own_table()
     whose = provider or path.stem
