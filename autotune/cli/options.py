@@ -39,56 +39,52 @@ class Fidelity(StrEnum):
     trace = "trace"
 
 
-def said(option: Any, text: str, metavar: str = "") -> Any:  # noqa: ANN401 - typer's own type
+def option(name: str, text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own type
+    """An option: its help, and what that calls its value."""
+    return typer.Option(name, help=text, metavar=metavar)
+
+
+def said(of: Any, text: str, metavar: str = "") -> Any:  # noqa: ANN401 - typer's own type
     """The same option with the help of a command in which it is of something else."""
-    own = copy(option)
+    own = copy(of)
     own.help, own.metavar = text, metavar or own.metavar
     return own
 
 
 # Options that several commands have: each is declared here, and `said` in a command's own words.
-GPU = typer.Option(
+GPU = option(
     "--gpu",
-    metavar="NAME|8xNAME|INSTANCE[@PRICE],...",
-    help="The machines to choose from, instead of the job's own: h100, 8xH100, h100:8, a name "
+    "The machines to choose from, instead of the job's own: h100, 8xH100, h100:8, a name "
     "as nvidia-smi prints it, a cloud instance (p4d.24xlarge), or all.",
+    "NAME|8xNAME|INSTANCE[@PRICE],...",
 )
-MODEL = typer.Option("--model", metavar="NAME", help="The model: a name on the hub, or a folder.")
-DATA = typer.Option(
+MODEL = option("--model", "The model: a name on the hub, or a folder.", "NAME")
+DATA = option(
     "--data",
-    metavar="FILE",
-    help="The training data (JSON lines, CSV, text, Parquet, or a folder of them). Counts its "
+    "The training data (JSON lines, CSV, text, Parquet, or a folder of them). Counts its "
     "rows and their lengths; with --rows, only the lengths.",
+    "FILE",
 )
-BUDGET = typer.Option("--budget", metavar="60USD", help="The most that the run may cost.")
-SPACE = typer.Option(
-    "--space", metavar="FILE", help="Search space: a file, or default, or extended."
+BUDGET = option("--budget", "The most that the run may cost.", "60USD")
+SPACE = option("--space", "Search space: a file, or default, or extended.", "FILE")
+MINIMIZE = option("--minimize", "Look for the cheapest or the fastest.")
+FIDELITY = option(
+    "--fidelity", "Use formulas, or also trace the training code; auto traces if in doubt."
 )
-MINIMIZE = typer.Option("--minimize", help="Look for the cheapest or the fastest.")
-FIDELITY = typer.Option(
-    "--fidelity", help="Use formulas, or also trace the training code; auto traces if in doubt."
-)
-RUN = typer.Option("--run", metavar="DIR", help="The folder for this run.")
-OUT = typer.Option("--out", metavar="FILE", help="Where to write it.")
+RUN = option("--run", "The folder for this run.", "DIR")
+OUT = option("--out", "Where to write it.", "FILE")
 
 Gpu = Annotated[list[str] | None, GPU]
 Price = Annotated[
-    str | None,
-    typer.Option(
-        "--price", metavar="PRICE", help='"2.50USD/h" for the machine, "1.99USD/gpu-h" per GPU.'
-    ),
+    str | None, option("--price", '"2.50USD/h" for the machine, "1.99USD/gpu-h" per GPU.', "PRICE")
 ]
 Beside = Annotated[
     list[str] | None,
-    typer.Option(
-        "--beside", metavar="FILE", help="The accelerate or DeepSpeed config that goes with JOB."
-    ),
+    option("--beside", "The accelerate or DeepSpeed config that goes with JOB.", "FILE"),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KNOB=VALUE", help="Fix a setting, or change a key of the job; repeatable."
-    ),
+    option("--set", "Fix a setting, or change a key of the job; repeatable.", "KNOB=VALUE"),
 ]
 Space = Annotated[str | None, SPACE]
 Minimize = Annotated[Goal, MINIMIZE]
@@ -97,11 +93,7 @@ FidelityOfMemory = Annotated[
     Fidelity, said(FIDELITY, "How memory is found; auto and trace take longer.")
 ]
 TrustOption = Annotated[
-    bool,
-    typer.Option(
-        "--trust-remote-code",
-        help="Let the trace run code that comes with the model.",
-    ),
+    bool, option("--trust-remote-code", "Let the trace run code that comes with the model.")
 ]
 
 
@@ -111,29 +103,25 @@ class OneLine:
 
     model: Annotated[str | None, MODEL] = None
     method: Annotated[
-        str | None,
-        typer.Option("--method", metavar="lora|qlora|full", help="How to train; lora if left out."),
+        str | None, option("--method", "How to train; lora if left out.", "lora|qlora|full")
     ] = None
     rows: Annotated[
-        str | None,
-        typer.Option("--rows", metavar="N", help="Rows of training data: 20000, 50k, 1.5M."),
+        str | None, option("--rows", "Rows of training data: 20000, 50k, 1.5M.", "N")
     ] = None
     data: Annotated[str | None, DATA] = None
-    max_length: Annotated[
-        str | None, typer.Option("--max-length", metavar="N", help="The most tokens in a row.")
-    ] = None
-    epochs: Annotated[
-        float | None, typer.Option("--epochs", metavar="N", help="Passes over the data.")
-    ] = None
+    max_length: Annotated[str | None, option("--max-length", "The most tokens in a row.", "N")] = (
+        None
+    )
+    epochs: Annotated[float | None, option("--epochs", "Passes over the data.", "N")] = None
     global_batch: Annotated[
-        str | None, typer.Option("--global-batch", metavar="N", help="Rows in one optimizer step.")
+        str | None, option("--global-batch", "Rows in one optimizer step.", "N")
     ] = None
     objective: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--objective",
-            metavar="sft|dpo|kto|orpo|reward",
-            help="Supervised fine-tuning (sft, the default), preferences or a reward model.",
+            "Supervised fine-tuning (sft, the default), preferences or a reward model.",
+            "sft|dpo|kto|orpo|reward",
         ),
     ] = None
 
@@ -175,19 +163,19 @@ class Changes:
     set_: Set = None
     allow: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--allow",
-            metavar="KNOB",
-            help="Let the search use a setting that changes rounding or batches; repeatable.",
+            "Let the search use a setting that changes rounding or batches; repeatable.",
+            "KNOB",
         ),
     ] = None
     as_: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--as",
-            metavar="sft|dpo|...",
-            help="Price a trainer's file as this: sft for what is not priced (RL, vision); dpo, "
+            "Price a trainer's file as this: sft for what is not priced (RL, vision); dpo, "
             "kto or orpo if the file does not say which.",
+            "sft|dpo|...",
         ),
     ] = None
 
@@ -197,12 +185,10 @@ class Limits:
     """What an answer that chooses must keep to."""
 
     max_price: Annotated[
-        str | None,
-        typer.Option("--max-price", metavar="PRICE", help="Leave out more expensive machines."),
+        str | None, option("--max-price", "Leave out more expensive machines.", "PRICE")
     ] = None
     deadline: Annotated[
-        str | None,
-        typer.Option("--deadline", metavar="24h", help="The most time that the run may take."),
+        str | None, option("--deadline", "The most time that the run may take.", "24h")
     ] = None
     budget: Annotated[str | None, BUDGET] = None
 
@@ -223,19 +209,19 @@ class Source:
     ] = None
     from_args: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--from-args",
-            metavar="COMMAND",
-            help='A command instead of JOB: "python train.py --per_device_train_batch_size 4".',
+            'A command instead of JOB: "python train.py --per_device_train_batch_size 4".',
+            "COMMAND",
         ),
     ] = None
     variant: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--variant",
-            metavar="NAME",
-            help="Take this variant of the job file, or this launch of the script (a name or a "
+            "Take this variant of the job file, or this launch of the script (a name or a "
             "number). Without a job file: dora or rslora.",
+            "NAME",
         ),
     ] = None
     beside: Beside = None

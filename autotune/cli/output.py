@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar, cast
 import typer
 
 from autotune.app.dataset import TOLD
+from autotune.cli.options import option
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Format(StrEnum):
     md = "md"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="How to print the result.")]
+FormatOption = Annotated[Format, option("--format", "How to print the result.")]
 VerboseOption = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Everything, instead of the first screen. Text only."),

@@ -18,6 +18,7 @@ from autotune.cli.options import (
     OneLine,
     Source,
     Space,
+    option,
     said,
 )
 from autotune.cli.output import Output, Progress, print_answer
@@ -40,8 +41,7 @@ def compare(
     changes: Changes,
     limits: Limits,
     spot: Annotated[
-        bool,
-        typer.Option("--spot", help="Also price each machine as spot, where a price is known."),
+        bool, option("--spot", "Also price each machine as spot, where a price is known.")
     ] = False,
     space: Space = None,
     minimize: Annotated[Goal, said(MINIMIZE, "Look for the cheapest or the fastest.")] = Goal.cost,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autotune.cli.options import DATA, FIDELITY, MODEL, OUT, said
+from autotune.cli.options import DATA, FIDELITY, MODEL, OUT, option, said
 from autotune.cli.output import (
     Format,
     FormatOption,
@@ -33,18 +33,16 @@ def dataset(
     model: Annotated[str | None, said(MODEL, "Count with the tokenizer of this model.")] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--tokenizer",
-            metavar="FILE",
-            help="A tokenizer.json, its folder, a name on the hub, or bytes. "
+            "A tokenizer.json, its folder, a name on the hub, or bytes. "
             "Without this and --model, tokens are estimated.",
+            "FILE",
         ),
     ] = None,
     column: Annotated[
         str | None,
-        typer.Option(
-            "--column", metavar="NAME", help="The column to count, if its name is not a usual one."
-        ),
+        option("--column", "The column to count, if its name is not a usual one.", "NAME"),
     ] = None,
     max_length: Annotated[
         int | None, typer.Option("--max-length", min=1, help="Cut rows to this many tokens.")

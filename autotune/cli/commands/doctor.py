@@ -8,9 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from autotune.cli.options import OUT, said
+from autotune.cli.options import OUT, option, said
 from autotune.cli.output import Progress, emit
 
 if TYPE_CHECKING:
@@ -29,24 +27,18 @@ class DoctorFormat(StrEnum):
 
 def doctor(
     folder: Annotated[
-        Path,
-        typer.Option(
-            "--folder", metavar="DIR", help="The folder for checkpoints: its disk is measured."
-        ),
+        Path, option("--folder", "The folder for checkpoints: its disk is measured.", "DIR")
     ] = Path(),
     out: Annotated[Path | None, said(OUT, "Write the blocks for a job file there.")] = None,
     measure: Annotated[
         bool,
-        typer.Option(
-            "--measure", help="Also measure its speeds for a minute; later answers for it use them."
-        ),
+        option("--measure", "Also measure its speeds for a minute; later answers for it use them."),
     ] = False,
     job: Annotated[
-        Path | None,
-        typer.Option("--job", metavar="JOB", help="The job that shows what --measure changes."),
+        Path | None, option("--job", "The job that shows what --measure changes.", "JOB")
     ] = None,
     format_: Annotated[
-        DoctorFormat, typer.Option("--format", help="How to print the result.")
+        DoctorFormat, option("--format", "How to print the result.")
     ] = DoctorFormat.text,
 ) -> None:
     """Look at this machine: devices, memory, disk speed, versions, and what each means.

@@ -15,6 +15,7 @@ from autotune.cli.options import (
     OneLine,
     Source,
     TrustOption,
+    option,
     said,
 )
 from autotune.cli.output import Output, Progress, print_answer
@@ -41,9 +42,9 @@ def estimate(
     fidelity: Annotated[Fidelity, said(FIDELITY, "What the memory rests on.")] = Fidelity.auto,
     full_trace: Annotated[
         bool,
-        typer.Option(
+        option(
             "--full-trace",
-            help="Trace every layer for three steps, and simulate torch's caching allocator: "
+            "Trace every layer for three steps, and simulate torch's caching allocator: "
             "reserved bytes, and where it runs out. Seconds instead of a fraction of one.",
         ),
     ] = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.option_sets import with_option_sets
-from autotune.cli.options import GPU, said
+from autotune.cli.options import GPU, option, said
 from autotune.cli.output import Output, Progress, print_answer
 
 
@@ -31,16 +31,14 @@ def learn(
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--export",
-            metavar="FILE",
-            help="Write the usable runs as a CSV with the columns of the public table, without "
+            "Write the usable runs as a CSV with the columns of the public table, without "
             "paths, names of hosts or of private models.",
+            "FILE",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be learned.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Only show what would be learned.")] = False,
     output: Output,
 ) -> None:
     """Read past runs, and let every later answer start from what they measured.

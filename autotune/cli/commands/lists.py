@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from autotune.cli.options import option
 from autotune.cli.output import (
     Format,
     FormatOption,
@@ -68,8 +69,7 @@ def prices(
         ),
     ] = "",
     provider: Annotated[
-        list[str] | None,
-        typer.Option("--provider", metavar="NAME", help="Only this provider; repeatable."),
+        list[str] | None, option("--provider", "Only this provider; repeatable.", "NAME")
     ] = None,
     format_: FormatOption = Format.text,
     quiet: QuietOption = False,

@@ -20,6 +20,7 @@ from autotune.cli.options import (
     Price,
     Space,
     gpu_names,
+    option,
     said,
 )
 from autotune.cli.output import Output, Progress, print_answer
@@ -46,8 +47,7 @@ def plan(
         Path, typer.Argument(metavar="CAMPAIGN", help="A campaign file.", show_default=False)
     ],
     parallel: Annotated[
-        int | None,
-        typer.Option("--parallel", metavar="N", help="How many machines run at the same time."),
+        int | None, option("--parallel", "How many machines run at the same time.", "N")
     ] = None,
     budget: Annotated[
         str | None,
@@ -55,17 +55,16 @@ def plan(
     ] = None,
     hours: Annotated[
         HoursFrom | None,
-        typer.Option("--hours", help="Use the hours that the file states, or the predicted ones."),
+        option("--hours", "Use the hours that the file states, or the predicted ones."),
     ] = None,
     hours_per_day: Annotated[
-        float | None,
-        typer.Option("--hours-per-day", metavar="H", help="How many hours a day the machines run."),
+        float | None, option("--hours-per-day", "How many hours a day the machines run.", "H")
     ] = None,
     barrier: Annotated[
-        bool, typer.Option("--barrier", help="A phase starts when the one before it has ended.")
+        bool, option("--barrier", "A phase starts when the one before it has ended.")
     ] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="Put two launch-bound runs on one card where that pays.")
+        bool, option("--share", "Put two launch-bound runs on one card where that pays.")
     ] = False,
     gpu: Gpu = None,
     price: Price = None,
@@ -76,11 +75,7 @@ def plan(
     fidelity: FidelityOfMemory = Fidelity.formula,
     chart: Annotated[
         Path | None,
-        typer.Option(
-            "--chart",
-            metavar="[FILE.svg]",
-            help="Draw the schedule: below the answer, or to this file.",
-        ),
+        option("--chart", "Draw the schedule: below the answer, or to this file.", "[FILE.svg]"),
     ] = None,
     output: Output,
 ) -> None:

@@ -23,6 +23,7 @@ from autotune.cli.options import (
     Goal,
     Limits,
     OneLine,
+    option,
     overrides_of,
     said,
 )
@@ -53,18 +54,18 @@ def recompute(
     beside: Beside = None,
     software: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--software",
-            metavar="PROFILE|NAME=VERSION,...",
-            help="Other software versions: a profile's name, or transformers=5.23.0,torch=2.9.",
+            "Other software versions: a profile's name, or transformers=5.23.0,torch=2.9.",
+            "PROFILE|NAME=VERSION,...",
         ),
     ] = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--vary",
-            metavar="KEY=VALUE,...",
-            help="Also answer for this variant: rank=8, or kind=qlora; repeatable.",
+            "Also answer for this variant: rank=8, or kind=qlora; repeatable.",
+            "KEY=VALUE,...",
         ),
     ] = None,
     space: Annotated[str | None, said(SPACE, "Search space; the run's if left out.")] = None,
@@ -75,10 +76,7 @@ def recompute(
     fidelity: FidelityOfModel = Fidelity.auto,
     keep: Annotated[Path | None, said(RUN, "Keep the new answer as a run in this folder.")] = None,
     fail_on_change: Annotated[
-        bool,
-        typer.Option(
-            "--fail-on-change", help="Exit with 6 if another machine or config is recommended."
-        ),
+        bool, option("--fail-on-change", "Exit with 6 if another machine or config is recommended.")
     ] = False,
     output: Output,
 ) -> None:

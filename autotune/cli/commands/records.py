@@ -11,6 +11,7 @@ import typer
 
 from autotune.cli.commands.lists import print_listing
 from autotune.cli.commands.tune import EXPORT_HELP, print_recommendation
+from autotune.cli.options import option
 from autotune.cli.output import Format, FormatOption, Output, QuietOption, VerboseOption, emit, warn
 from autotune.domain.paths import near, whole
 
@@ -51,7 +52,7 @@ class ReportFormat(StrEnum):
 def report(
     run: RunArgument = None,
     format_: Annotated[
-        ReportFormat, typer.Option("--format", help="How to print the answer.")
+        ReportFormat, option("--format", "How to print the answer.")
     ] = ReportFormat.text,
     verbose: VerboseOption = False,
     quiet: QuietOption = False,

@@ -22,6 +22,7 @@ from autotune.cli.options import (
     Source,
     Space,
     TrustOption,
+    option,
     split_names,
 )
 from autotune.cli.output import Format, Output, Progress, emit, print_answer
@@ -80,36 +81,30 @@ def tune(
     limits: Limits,
     in_place: Annotated[
         bool,
-        typer.Option(
-            "--in-place", help="Also change the trainer's own file; a copy of the old one is kept."
-        ),
+        option("--in-place", "Also change the trainer's own file; a copy of the old one is kept."),
     ] = False,
     space: Space = None,
     minimize: Minimize = Goal.cost,
     score: Annotated[
-        Score,
-        typer.Option(
-            "--score", help="Predict with the cost model, or measure with probes on a device."
-        ),
+        Score, option("--score", "Predict with the cost model, or measure with probes on a device.")
     ] = Score.model,
     fidelity: FidelityOfModel = Fidelity.auto,
     trust_remote_code: TrustOption = False,
     sampler: Annotated[
-        Sampler, typer.Option("--sampler", help="What proposes the next trial.")
+        Sampler, option("--sampler", "What proposes the next trial.")
     ] = Sampler.calibrated,
     probes: Annotated[
         int | None, typer.Option("--probes", min=1, help="The most configurations to probe.")
     ] = None,
     probe_budget: Annotated[
-        str | None,
-        typer.Option("--probe-budget", metavar="10m", help="Start no probe after this time."),
+        str | None, option("--probe-budget", "Start no probe after this time.", "10m")
     ] = None,
     probe_on: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--probe-on",
-            metavar="NAME",
-            help="Probe on this device of this machine, even if the job does not name it.",
+            "Probe on this device of this machine, even if the job does not name it.",
+            "NAME",
         ),
     ] = None,
     workers: Annotated[
@@ -120,19 +115,16 @@ def tune(
             help="How many workers probe at the same time; 0 waits for others to join.",
         ),
     ] = None,
-    executor: Annotated[
-        Starter, typer.Option("--executor", help="What starts the workers.")
-    ] = Starter.local,
+    executor: Annotated[Starter, option("--executor", "What starts the workers.")] = Starter.local,
     ray_address: Annotated[
-        str | None,
-        typer.Option("--ray-address", metavar="HOST:PORT", help="An existing Ray cluster."),
+        str | None, option("--ray-address", "An existing Ray cluster.", "HOST:PORT")
     ] = None,
     rendezvous: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--rendezvous",
-            metavar="HOST:PORT",
-            help="Several machines probe one job together: the address of this one.",
+            "Several machines probe one job together: the address of this one.",
+            "HOST:PORT",
         ),
     ] = None,
     trials: Annotated[
@@ -140,23 +132,17 @@ def tune(
     ] = TRIALS,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the sampler.")] = 0,
     storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="Where Optuna keeps the study.")
+        str | None, option("--storage", "Where Optuna keeps the study.", "URL")
     ] = None,
     run: Annotated[Path | None, RUN] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --run, or the last one.")
+        bool, option("--resume", "Continue the run in --run, or the last one.")
     ] = False,
     export: Annotated[
         list[str] | None,
-        typer.Option(
-            "--export",
-            metavar="NAME[@VERSION]",
-            help=f"Write what to run: {EXPORT_HELP} Repeatable.",
-        ),
+        option("--export", f"Write what to run: {EXPORT_HELP} Repeatable.", "NAME[@VERSION]"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the answer, and write nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Print the answer, and write nothing.")] = False,
     output: Output,
 ) -> None:
     """Find the best settings and machine for a job.

@@ -14,6 +14,7 @@ from autotune.cli.options import (
     Changes,
     OneLine,
     Set,
+    option,
     overrides_of,
     said,
 )
@@ -59,9 +60,7 @@ def verify(
     ] = None,
     elapsed: Annotated[
         str | None,
-        typer.Option(
-            "--elapsed", metavar="3h", help="Time from the script's start to the log's last step."
-        ),
+        option("--elapsed", "Time from the script's start to the log's last step.", "3h"),
     ] = None,
     next_runs: Annotated[
         int,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.options import option
 from autotune.cli.output import Progress, QuietOption, emit
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.paths import whole
@@ -21,14 +22,10 @@ def worker(
         typer.Argument(metavar="RUN", help="The run folder of the search, where it is here."),
     ] = None,
     storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage", metavar="URL", help=f"Where the search is shared; or set {STORAGE}."
-        ),
+        str | None, option("--storage", f"Where the search is shared; or set {STORAGE}.", "URL")
     ] = None,
     study: Annotated[
-        str | None,
-        typer.Option("--study", metavar="NAME", help="Its name there: that of its run folder."),
+        str | None, option("--study", "Its name there: that of its run folder.", "NAME")
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
