@@ -411,3 +411,18 @@ def test_a_task_that_starts_no_training_says_so_by_its_name(tmp_path: Path) -> N
     text = "resources: {accelerators: A100:1}\nrun: |\n  python serve.py\n"
     with pytest.raises(InputError, match=r"task\.yaml holds 0 launch commands"):
         file(tmp_path / "task.yaml", text)
+
+
+@pytest.mark.parametrize("name", ["rl.toml", "Makefile", "Dockerfile.train"])
+def test_a_file_of_another_kind_is_told_as_one_and_not_as_faulty_yaml(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(InputError, match="which is not read") as refused:
+        file(tmp_path / name, "[model]\nname = 1\ntrain:\n\tpython train.py --epochs 1\n")
+    assert "--from-args" in str(refused.value.hint)
+
+
+def test_unsloths_checkpointing_in_a_file_of_ones_own_is_plain_checkpointing() -> None:
+    found = command(f"{START} --per_device_train_batch_size 2 --gradient_checkpointing unsloth")
+    assert found.today is not None
+    assert found.today.activation_checkpointing == "full"

@@ -7,6 +7,7 @@ by `trainer_file`, where the file is one.
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,12 +121,28 @@ def _read(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     kind, text = path.suffix.casefold(), read_text(path)
     if kind in CODE:
         return script_document(path, text, overrides)
+    _refuse_other(path)
     document = document_of(text, str(path), json=kind == ".json")
     if JOB_KEYS.isdisjoint(document.values) or not has_job_keys_alone(document.values):
         return own_document(path, text, document, overrides)
     if overrides.stated or overrides.beside or overrides.priced_as:
         refuse_flags(overrides, document.name)
     return document, overrides
+
+
+_OTHER = (
+    ("*.toml", "TOML"), ("makefile*", "a Makefile"), ("justfile*", "a justfile"),
+    ("dockerfile*", "a Dockerfile"), ("*.dockerfile", "a Dockerfile"),
+)  # fmt: skip
+
+
+def _refuse_other(path: Path) -> None:
+    """Raise InputError for a file of another kind, which no reader here takes for YAML."""
+    kind = next((what for pattern, what in _OTHER if fnmatch(path.name.casefold(), pattern)), "")
+    if kind:
+        msg = f"{path} is {kind}, which is not read"
+        hint = 'give the command that starts the training, --from-args "python train.py --...", '
+        raise InputError(msg, hint + "or the file that it names")
 
 
 def _launches(path: Path) -> list[str]:

@@ -306,7 +306,13 @@ def read_checkpointing(keys: Keys, parsed: Parsed) -> None:
         stated = keys.get(f"{name}_kwargs")
         if isinstance(stated, dict) and isinstance(stated.get("use_reentrant"), bool):
             parsed.reentrant = stated["use_reentrant"]
-    read_words(keys, parsed, "activation_checkpointing")
+    named = next((name for name in CHECKPOINTING if keys.at(name) == "unsloth"), None)
+    if named is not None:
+        parsed.knobs["activation_checkpointing"] = "full"
+        keys.get(named)
+        parsed.keep("activation_checkpointing", named, "unsloth", "counted as plain checkpointing")
+    else:
+        read_words(keys, parsed, "activation_checkpointing")
     read_offload(keys, parsed)
 
 
