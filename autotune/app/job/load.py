@@ -118,10 +118,10 @@ def _read(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     """The job file at `path`, or the job of a trainer's file there. Raises InputError."""
     from autotune.domain.typed.job import has_job_keys_alone
 
+    _refuse_other(path)
     kind, text = path.suffix.casefold(), read_text(path)
     if kind in CODE:
         return script_document(path, text, overrides)
-    _refuse_other(path)
     document = document_of(text, str(path), json=kind == ".json")
     if JOB_KEYS.isdisjoint(document.values) or not has_job_keys_alone(document.values):
         return own_document(path, text, document, overrides)
@@ -139,7 +139,7 @@ _OTHER = (
 def _refuse_other(path: Path) -> None:
     """Raise InputError for a file of another kind, which no reader here takes for YAML."""
     kind = next((what for pattern, what in _OTHER if fnmatch(path.name.casefold(), pattern)), "")
-    if kind:
+    if kind and path.is_file():
         msg = f"{path} is {kind}, which is not read"
         hint = 'give the command that starts the training, --from-args "python train.py --...", '
         raise InputError(msg, hint + "or the file that it names")
