@@ -44,7 +44,9 @@ def installing(package: str) -> str:
     return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
 
 
-SWITCHES = ("autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant")
+SWITCHES = (
+    "autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant", "own_model",
+)  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
 OWN_LOOP = "own"  # a loop of one's own around the classes of transformers
@@ -130,8 +132,10 @@ def find_software(spec: object) -> Software:
     `steps_in_backward` (true for one whose optimizer takes each gradient as the backward makes
     it), `syncs_each_batch` (true where gradients are reduced after every micro-step, accelerate's
     `sync_each_batch`), `fused_adapters` (true where adapters and their weights are one operation,
-    as axolotl's `lora_mlp_kernel` and its like make them) and `reentrant` (how layers are
-    checkpointed, torch's `use_reentrant`; not stated: as transformers has it). Raises InputError.
+    as axolotl's `lora_mlp_kernel` and its like make them), `reentrant` (how layers are
+    checkpointed, torch's `use_reentrant`; not stated: as transformers has it) and `own_model` (true
+    for model code of one's own: then the loss of a loop of one's own is `native`, torch's
+    cross-entropy on the logits as they come). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]
@@ -183,6 +187,8 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     if trainer == OWN_LOOP:
         own = {"stack": OWN_LOOP}
     own |= {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
+    if own.get("own_model") and trainer == OWN_LOOP and "loss" not in stated:
+        loss = "native"
     return replace(software, loss=loss, **own)
 
 

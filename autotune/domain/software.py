@@ -30,6 +30,21 @@ REENTRANT_UNTIL = (5, 0)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
+# Months from which Unsloth's loss never holds all logits, and from which its chunks are sized by
+# the memory that is free. Source: unsloth models/llama.py, commits fa8e59eb (17 November 2024) and
+# 806bee24 (13 August 2025).
+UNSLOTH_CUTS_FROM, UNSLOTH_SIZES_FROM = "2024-12", "2025-09"
+
+
+def unsloths_loss(month: str) -> LossKind:
+    """Unsloth's loss in a month such as 2025-03.
+
+    At first its kernel overwrites the logits with their gradient; then cut cross-entropy; then
+    chunks.
+    """
+    if month < UNSLOTH_CUTS_FROM:
+        return "inplace"
+    return "fused" if month < UNSLOTH_SIZES_FROM else "chunked"
 
 
 @dataclass(frozen=True, slots=True)

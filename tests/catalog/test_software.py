@@ -34,6 +34,9 @@ def test_the_default_profile_is_current_and_has_no_flash_attention() -> None:
         ({"kernels": "liger", "trainer": "trl"}, "chunked"),
         ({"kernels": "unsloth", "trainer": "trl"}, "fused"),
         ({"loss": "chunked"}, "chunked"),
+        ({"trainer": "own"}, "upcast"),
+        ({"trainer": "own", "own_model": True}, "native"),
+        ({"trainer": "own", "own_model": True, "loss": "chunked"}, "chunked"),
     ],
 )
 def test_the_loss_follows_from_versions_trainer_and_kernels(spec: Any, loss: str) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
 
 SEVEN = find_model("mistralai/Mistral-7B-v0.1")
+UNSLOTH: dict[str, Any] = {"kernels": "unsloth", "flash_attn": (2, 8, 0)}
 
 
 def job_of(model: Model = SEVEN, method: Method | None = None, **software: Any) -> Job:
@@ -53,7 +54,7 @@ def allocated(job: Job, **knobs: Any) -> float:
 def test_fused_norms_keep_their_input_and_no_fp32_copy_of_it() -> None:
     tokens, layers, hidden = 2 * 2048, SEVEN.num_layers, SEVEN.hidden_size
     dropping = lora(SEVEN, dropout=0.1)  # which Unsloth's operations for adapters do not take
-    plain, fused = job_of(method=dropping), job_of(method=dropping, kernels="unsloth")
+    plain, fused = (job_of(method=dropping, **software) for software in ({}, UNSLOTH))
     saved = 2.0 * hidden * tokens * (2 * layers)  # the final norm too; not the first, which is free
     none = {"activation_checkpointing": "none"}
     apart = peaks(plain, **none)["head backward"] - peaks(fused, **none)["head backward"]
@@ -62,7 +63,7 @@ def test_fused_norms_keep_their_input_and_no_fp32_copy_of_it() -> None:
 
 def test_fused_adapters_keep_what_they_read_once_and_make_the_mlp_s_product_again() -> None:
     model, tokens = SEVEN, 2 * 2048
-    found = Step.of(job_of(kernels="unsloth"), columns(activation_checkpointing="none"))
+    found = Step.of(job_of(**UNSLOTH), columns(activation_checkpointing="none"))
     h, f, q, k = model.hidden_size, model.intermediate_size, model.query_size, model.kv_size
     norms = 2 * (2 * h + 4)
     attention = 2 * (h + q + k + k + q) + 4 * model.num_attention_heads
@@ -73,7 +74,7 @@ def test_axolotl_s_adapters_keep_as_little_as_unsloth_s_beside_norms_of_their_ow
     knobs = {"activation_checkpointing": "none"}
     own, fused, unsloth = (
         float(Step.of(job_of(**software), columns(**knobs)).layer.kept[0])
-        for software in ({}, {"fused_adapters": True}, {"kernels": "unsloth"})
+        for software in ({}, {"fused_adapters": True}, UNSLOTH)
     )
     norms = 2 * 2048 * 2 * (4.0 - 2.0) * SEVEN.hidden_size  # fp32 inputs of two norms
     assert fused - unsloth == pytest.approx(norms, rel=0.01)
@@ -86,13 +87,84 @@ def test_axolotl_s_adapters_keep_as_little_as_unsloth_s_beside_norms_of_their_ow
     assert with_dropout == without
 
 
-def test_unsloth_s_loss_makes_all_logits_where_half_of_what_is_free_holds_them() -> None:
-    job = job_of(kernels="unsloth", loss="chunked")
+@pytest.mark.parametrize(
+    ("loss", "as_of", "chunks"),
+    [
+        ("chunked", "2026-08", (1.0, 4.0, 8.0)),
+        ("fused", "2026-08", (1.0, 4.0, 8.0)),
+        ("chunked", "2025-12", (1.0, 1.0, 1.0)),  # the nearest, and no limit
+        ("fused", "2025-03", None),
+        ("inplace", "2024-05", None),
+    ],
+)
+def test_unsloth_s_loss_makes_all_logits_where_half_of_what_is_free_holds_them(
+    loss: str, as_of: str, chunks: tuple[float, ...] | None
+) -> None:
+    job = job_of(kernels="unsloth", loss=loss, as_of=as_of)
     free, tokens = np.asarray([12.0, 0.5, 400.0]) * 2**30, np.asarray([4096.0, 4096.0, 200_000.0])
-    found = logits.sized_chunk_bytes(job, tokens, free)
+    found = logits.sized_chunk_bytes(job, tokens, np.full(3, 2.0), free)
     count = tokens * SEVEN.vocab_size  # 0.49 GiB in fp32; 23.8 of the third are six times 4 GiB
-    assert found / count == pytest.approx(14.0 / np.asarray([1.0, 4.0, 8.0]))
-    assert not logits.sized_chunk_bytes(job_of(kernels="unsloth", loss="fused"), tokens, free).any()
+    expected = np.zeros(3) if chunks is None else 6.0 / np.asarray(chunks)
+    assert found / count == pytest.approx(expected)
+
+
+def test_unsloth_s_older_losses_hold_logits_in_16_bits_and_what_accelerate_hands_on() -> None:
+    tokens, two, autocast = (
+        np.asarray([512.0, 4096.0]),
+        np.full(2, 2.0),
+        np.full(2, fill_value=True),
+    )
+    count = tokens * SEVEN.vocab_size
+    old = job_of(kernels="unsloth", loss="inplace", as_of="2024-05")
+    assert logits.forward_bytes(old, tokens, two, autocast) / count == pytest.approx(6.0)
+    assert logits.backward_bytes(old, tokens, two, two, autocast) / count == pytest.approx(2.0)
+    fms = job_of(kernels="unsloth", loss="inplace", trainer="fms")
+    assert (logits.forward_bytes(fms, tokens, two, autocast) / count >= 8.0).all()
+    cut = job_of(kernels="unsloth", loss="fused", as_of="2025-03")
+    states = 6.0 * tokens * SEVEN.hidden_size
+    held = logits.forward_bytes(cut, tokens, two, autocast) - states
+    assert held / count == pytest.approx([2.0, 0.0])
+
+
+def test_unsloth_s_segments_grow_so_that_nothing_outgrown_stays() -> None:
+    found = {}
+    for as_of in ("2024-03", "2024-04"):
+        priced = COMPONENT.price(job_of(**UNSLOTH, as_of=as_of), columns())
+        found[as_of] = float(priced["reserved"][0] - priced["allocated"][0])
+    assert found["2024-04"] == 0.0 < found["2024-03"]
+
+
+def test_unsloth_copies_grouped_keys_for_every_head_where_flash_is_not_installed() -> None:
+    whole = {"activation_checkpointing": "none"}
+    with_flash, without = (
+        float(Step.of(job_of(kernels="unsloth", flash_attn=v), columns(**whole)).layer.kept[0])
+        for v in ((2, 8, 0), None)
+    )
+    copies = 2.0 * 2 * (SEVEN.query_size - SEVEN.kv_size) * 2 * 2048
+    assert without - with_flash == pytest.approx(copies, rel=0.3)
+
+
+def test_a_head_that_was_widened_is_made_again_in_16_bits() -> None:
+    base = lora(SEVEN, base="nf4")
+    plain, widened = (
+        peaks(job_of(method=base, kbit_upcast=kept))["head backward"] for kept in ("norms", "all")
+    )
+    head = SEVEN.vocab_size * SEVEN.hidden_size
+    wide = 2.0 * 2.0 * head  # embedding and head, in fp32 instead of 16 bits
+    assert widened - plain >= wide + 2.0 * head
+
+
+def test_model_code_of_one_s_own_has_no_shifted_copy_of_its_logits() -> None:
+    tokens, two = np.asarray([2048.0]), np.asarray([2.0])
+    for autocast, apart in ((True, 2.0), (False, 2.0)):
+        each = [
+            logits.forward_bytes(
+                job_of(loss="native", own_model=own), tokens, two, np.asarray([autocast])
+            )
+            / (tokens * SEVEN.vocab_size)
+            for own in (False, True)
+        ]
+        assert each[0] - each[1] == pytest.approx(apart)
 
 
 def test_a_reentrant_checkpoint_holds_the_recomputed_output() -> None:

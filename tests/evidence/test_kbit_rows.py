@@ -34,6 +34,7 @@ def used(**changes: str) -> MeasuredCase:
 @pytest.mark.parametrize(("changes", "kept", "adapters"), [
     ({}, "none", "fp32"),
     ({"notes": "calls prepare_model_for_kbit_training"}, "all", "fp32"),
+    ({"notes": "prepare_model_for_int8_training", "quant": "int8"}, "all", "fp32"),
     ({"notes": "TRL SFTTrainer; trl 0.12.1"}, "norms", "bf16"),
     ({"notes": "TRL SFTTrainer; trl 0.12.1", "precision": "fp16"}, "all", "fp32"),
     ({"notes": "TRL SFTTrainer; trl 0.12.1", "quant": "gptq-int4"}, "none", "fp32"),

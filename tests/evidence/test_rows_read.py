@@ -170,6 +170,29 @@ def test_hybrid_sharding_is_refused_over_several_machines_only() -> None:
         assert several.reason.startswith("hybrid sharding")
 
 
+def test_a_loop_with_model_code_of_its_own_takes_the_loss_as_torch_has_it() -> None:
+    own = used(notes="own loop and own model code", precision="bf16-true").job.software
+    assert (own.own_model, own.loss, own.autocast) == (True, "native", False)
+    assert used(notes="own loop and own model code").job.software.autocast
+    assert not used(notes="own loop").job.software.own_model
+
+
+@pytest.mark.parametrize(
+    ("kernels", "month", "loss"),
+    [
+        ("unsloth", "2024-08", "inplace"),
+        ("unsloth", "2025-03", "fused"),
+        ("unsloth", "2025-12", "chunked"),
+        ("torchtune", "2024-05", "upcast"),
+        ("torchtune", "2024-10", "chunked"),
+    ],
+)
+def test_the_loss_is_that_of_the_trainer_s_month(kernels: str, month: str, loss: str) -> None:
+    changes = {"other_kernels": kernels} if kernels == "unsloth" else {"notes": kernels}
+    case = used(source_commit_or_date=f"abc {month}-02", **changes)
+    assert case.job.software.loss == loss
+
+
 @pytest.mark.parametrize(
     ("changes", "value"),
     [

@@ -12,8 +12,8 @@ longest, over the longest, says how often the logits are held once more, but for
 a block of one size that every step makes anyway: a normalised head's. Grouping by length starts
 with the longest batch.
 
-Covers: segments of fixed size (the default). Does not cover: expandable segments, which keep about
-what is in use; a trace replays those.
+Covers: segments of fixed size (the default), and Unsloth's, which grow: those keep about what is in
+use. Does not cover: expandable segments of other programs; a trace replays those.
 Source: PyTorch c10/cuda/CUDACachingAllocator.cpp, as `trace.allocator` simulates it. The shares'
 priors (PRIORS): 57 replays of traced steps of Llama in full, LoRA and nf4, with and without
 checkpoints, under three losses and three distributions of lengths; of layers and logits 96 more of
@@ -36,6 +36,7 @@ import numpy as np
 from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.memory import logits as head_memory
+from autotune.cost.memory.modelling_code import unsloths
 from autotune.domain.units import MIB
 from autotune.frozen import dataclass
 
@@ -172,7 +173,21 @@ def cache_terms(
         outgrown_logits=outgrown_logits,
         outgrown_layers=ratio * layers,
     )
+    if grows_segments(job):
+        nothing = np.zeros_like(logits)
+        return Cache(**{item.name: nothing for item in fields(Cache)}), nothing
     return cache, more
+
+
+# Source: unsloth __init__.py, PYTORCH_CUDA_ALLOC_CONF with expandable_segments:True (commit
+# c599ae0f of 17 March 2024); since October 2025 in unsloth_zoo.
+UNSLOTH_GROWS_FROM = "2024-04"
+
+
+def grows_segments(job: Job) -> bool:
+    """Whether the program sets its allocator to segments that grow."""
+    software = job.software
+    return unsloths(job) and software.as_of >= UNSLOTH_GROWS_FROM
 
 
 def _unfit_logits(step: Step) -> FloatArray:

@@ -30,6 +30,7 @@ from autotune.cost.memory.cache import Cache, cache_terms
 from autotune.cost.memory.peak import PARTS, instants
 from autotune.cost.memory.step import Step
 from autotune.cost.spread.memory import (
+    READING,
     borne,
     by_kind,
     by_reserved_kind,
@@ -95,7 +96,8 @@ def price_memory(
     reserved = allocated + cached
     open_share = peak.cache.uncertain(model.cached) / np.maximum(beside, 1.0) * cached / reserved
     lengths_sd = model.cached["outgrown_logits"] * peak.records_sd / reserved
-    log_sd = np.hypot(uncertainty(job, columns, live, model), offloading.memory_sd(columns))
+    own_sd = uncertainty(job, columns, live, parts["logits"] / allocated, model)
+    log_sd = np.hypot(own_sd, offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
     usable = device_memory.usable(job, columns)
@@ -116,7 +118,9 @@ def price_memory(
         "log_sd": log_sd,
         "host_bytes": offloading.host_bytes(job, columns),
         "open_share": open_share,
-        "reserved_log_sd": np.hypot(np.hypot(log_sd, model.cached_sd * open_share), lengths_sd),
+        "reserved_log_sd": np.sqrt(
+            log_sd**2 + (model.cached_sd * open_share) ** 2 + lengths_sd**2 + READING**2
+        ),
         "kind": by_kind(job, columns, KIND_INDEX),
         "reserved_kind": by_reserved_kind(job, columns, RESERVED_INDEX),
     }

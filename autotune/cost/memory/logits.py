@@ -23,12 +23,14 @@ from autotune.cost.memory.modelling_code import (
     is_litgpt,
     is_torchtune,
     normalises_head,
+    unsloths,
 )
 from autotune.domain.software import (
     LOSS_COPIES_FROM,
     LOSS_COPIES_UNTIL,
     TILE_TOKENS,
     TILE_VOCABULARY,
+    UNSLOTH_SIZES_FROM,
 )
 from autotune.domain.units import GIB
 
@@ -37,9 +39,14 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 
-def _native(compute: FloatArray, autocast: BoolArray) -> FloatArray:
-    """[bytes per logit] logits, their shifted copy and log-softmax; autocast makes it take fp32."""
-    return 2.0 * compute + np.where(autocast, 8.0, compute)
+def _native(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatArray:
+    """[bytes per logit] logits, their shifted copy and log-softmax; autocast makes it take fp32.
+
+    Model code of one's own has shifted the labels in its data. Source: nanoGPT train.py, get_batch;
+    rasbt LLMs-from-scratch ch02, GPTDatasetV1.
+    """
+    copies = 1.0 if job.software.own_model else 2.0
+    return copies * compute + np.where(autocast, 8.0, compute)
 
 
 def _forward_each(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatArray | None:
@@ -53,22 +60,34 @@ def _forward_each(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatAr
     if loss == "upcast_copy":
         return upcast + 4.0
     if loss == "native":
-        return _native(compute, autocast)
+        return _native(job, compute, autocast)
     if loss == "inplace":
-        return _inplace(job, compute, autocast)
+        return _inplace(job, compute, autocast) + _answered(job, autocast)
     return None
+
+
+def _answered(job: Job, autocast: BoolArray) -> FloatArray:
+    """[bytes per logit] of the fp32 copy in which accelerate hands the logits on.
+
+    Elsewhere that copy is made when the loss has dropped one of its own. Source: accelerate 1.15
+    accelerator.py, prepare_model: convert_outputs_to_fp32 around the forward under autocast.
+    """
+    return np.where(autocast & unsloths(job), 4.0, 0.0)
 
 
 def _inplace(job: Job, compute: FloatArray, autocast: BoolArray) -> FloatArray:
     """[bytes per logit] of a kernel that overwrites the shifted logits with their gradient.
 
     The shifted copy, and in the backward the gradient of the logits before the shift beside it.
-    Source: fms-acceleration's and unsloth's cross-entropy kernel; rows of fms-acceleration on one
-    A100 under transformers 4.45 and 4.48.
+    Unsloth's own forward shifts the labels and widens nothing: the logits alone. Source:
+    fms-acceleration's and unsloth's cross-entropy kernel; rows of fms-acceleration on one A100
+    under transformers 4.45 and 4.48; unsloth models/llama.py, CausalLM_fast_forward (August 2024).
     """
+    if unsloths(job):
+        return compute
     old = job.software.transformers < LOSS_COPIES_UNTIL
     if old and family_memory(job.model.family).native_loss:
-        return _native(compute, autocast)
+        return _native(job, compute, autocast)
     copies = old and job.software.transformers >= LOSS_COPIES_FROM
     return 8.0 + (compute if copies else 0.0) + _softcap(job, compute)
 
@@ -122,7 +141,8 @@ def _backward(
     if _lists(job):
         return _listed(job, tokens, compute)
     if loss == "native":
-        each = np.where(autocast, 12.0 + 2.0 * compute, 4.0 * compute)
+        copies = 1.0 if job.software.own_model else 2.0
+        each = np.where(autocast, 12.0 + copies * compute, 4.0 * compute)
     elif loss == "inplace":
         each = _inplace(job, compute, autocast)
     elif loss == "liger":
@@ -147,25 +167,42 @@ def compiled_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatAr
 
 
 UNSLOTH_MOST = 4.0 * GIB  # of fp32 logits at once; less where half of what is free is less
-UNSLOTH_EACH = 14.0  # of a logit: in 16 bits, in fp32, log-softmax, gradient
+UNSLOTH_CAPS_FROM = "2026-07"  # month of that limit; source: unsloth_zoo, commit d9fe1f43
+# Tokens up to which Unsloth holds all logits while it has the cut loss for longer batches.
+UNSLOTH_WHOLE = 1024.0
 
 
-def sized_chunk_bytes(job: Job, tokens: FloatArray, free: FloatArray) -> FloatArray:
+def sized_chunk_bytes(
+    job: Job, tokens: FloatArray, compute: FloatArray, free: FloatArray
+) -> FloatArray:
     """[bytes] of the logits of one chunk, as Unsloth's loss sizes it by the memory that is free.
 
-    Formula: all logits where 4 T V bytes fit in half of it, else the next multiple of four chunks.
-    Source: unsloth_zoo fused_losses/cross_entropy_loss.py, get_chunk_size (August 2026).
+    Formula: all logits where 4 T V bytes fit in half of it, else the next multiple of four chunks;
+    before July 2026 the nearest one. Of a logit: 16 bits and one copy in fp32. Source: unsloth_zoo
+    fused_losses/cross_entropy_loss.py, get_chunk_size and UnslothFusedLoss. It is compiled, and how
+    much fuses depends on torch: 2.13's Inductor has 2 bytes on the CPU, eagerly there are 14.
     """
     if not _sizes_chunks(job):
         return np.zeros_like(tokens)
     logits = tokens * job.model.vocab_size
-    share = 4.0 * logits / np.clip(free / 2.0, 1.0, UNSLOTH_MOST)
-    chunks = np.where(share <= 1.0, 1.0, 4.0 * np.ceil(share / 4.0))
-    return UNSLOTH_EACH * logits / np.minimum(chunks, tokens)
+    caps = job.software.as_of >= UNSLOTH_CAPS_FROM
+    share = 4.0 * logits / np.clip(free / 2.0, 1.0, UNSLOTH_MOST if caps else np.inf)
+    whole = share <= 1.0 if caps else share < 2.0
+    fours = np.ceil(share / 4.0) if caps else np.round(share / 4.0)
+    chunks = np.where(whole, 1.0, 4.0 * fours)
+    return (compute + 4.0) * logits / np.minimum(chunks, tokens)
 
 
 def _sizes_chunks(job: Job) -> bool:
-    return job.software.kernels == "unsloth" and job.software.loss == "chunked"
+    software = job.software
+    sized = software.loss == "fused" and software.as_of >= UNSLOTH_SIZES_FROM
+    return unsloths(job) and (software.loss == "chunked" or sized)
+
+
+def _cuts(job: Job) -> bool:
+    """Whether Unsloth's loss of November 2024 to August 2025 runs: cut cross-entropy."""
+    software = job.software
+    return unsloths(job) and software.loss == "fused" and software.as_of < UNSLOTH_SIZES_FROM
 
 
 def gradient_bytes(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
@@ -252,6 +289,9 @@ def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
     trained = 0.0 if job.method.is_lora else 4.0 * vocabulary * hidden
     states = (4.0 + compute) * tokens * hidden + trained
+    if _cuts(job):
+        short = tokens <= UNSLOTH_WHOLE  # then as `inplace`
+        return states + np.where(short, compute, 0.0) * tokens * vocabulary
     if job.software.loss == "fused" or _sizes_chunks(job):
         return states
     tile = np.minimum(tokens, TILE_TOKENS) * min(TILE_VOCABULARY, vocabulary)

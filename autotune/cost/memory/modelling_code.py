@@ -167,6 +167,7 @@ class Mode:
 # Source: llm-foundry 0.3 models/layers/norm.py, LPLayerNorm, its default norm_type.
 NARROW_NORMS = frozenset({"llm-foundry"})
 LITGPT = "litgpt"
+FMS = "fms"  # fms-acceleration has some of Unsloth's kernels around the forward of transformers
 CHUNK_TOKENS = 128.0  # tokens of a row whose logits and loss are one tensor (lm_head_chunk_size)
 LOGIT_BYTES = 8.0  # of every chunk the fp32 logits that fabric answers with, and the log-softmax
 # torchtune's CEWithChunkedOutputLoss: eight chunks, of each the 16-bit logits and the log-softmax
@@ -184,6 +185,11 @@ def is_litgpt(job: Job) -> bool:
 def is_torchtune(job: Job) -> bool:
     """Whether torchtune's own classes run."""
     return job.software.own_model and job.software.stack == TORCHTUNE
+
+
+def unsloths(job: Job) -> bool:
+    """Whether Unsloth itself runs, its forward included."""
+    return job.software.kernels == "unsloth" and job.software.trainer != FMS
 
 
 # torch.compile of one layer at a time, and of the loss by itself, in trainers with their own code.
@@ -222,9 +228,11 @@ def expands_heads(job: Job) -> bool:
     """Whether the trainer's own attention copies grouped keys and values for every query head.
 
     Source: litgpt 0.5.13 model.py, repeat_interleave; torchtune 0.6.1 modules/attention.py, expand
-    and flatten.
+    and flatten; unsloth utils/attention_dispatch.py, what it hands to xformers where flash-attn is
+    not installed.
     """
-    return is_litgpt(job) or is_torchtune(job)
+    without_flash = unsloths(job) and job.software.flash_attn is None
+    return is_litgpt(job) or is_torchtune(job) or without_flash
 
 
 def as_run(job: Job) -> tuple[Model, Method]:

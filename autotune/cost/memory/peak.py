@@ -198,7 +198,9 @@ def _head_forward(step: Step) -> Instant:
     normalised, before = head_memory.normalised_head(step.job, step.compute, step.autocast)
     made = normalised + np.maximum(before - found.logits, 0.0)
     found = replace(found, workspace=found.workspace + made)
-    chunk = head_memory.sized_chunk_bytes(step.job, step.tokens, step.room - found.total)
+    chunk = head_memory.sized_chunk_bytes(
+        step.job, step.tokens, step.compute, step.room - found.total
+    )
     return replace(found, logits=found.logits + chunk)
 
 

@@ -198,7 +198,7 @@ class Step:
             kept_logit=np.where(static.weight_shards > 1, 4.0, compute),
             cached_casts=2.0 * (trained * size.linear + fp32_adapters * static.trainable),
             frozen_casts=2.0 * frozen * size.linear,
-            head_cast=2.0 * casts * head,
+            head_cast=2.0 * (casts | (autocast & widens_head(job))) * head,
             foreach=np.where(
                 deepspeed.runs(columns),
                 static.zero.step,
@@ -285,6 +285,16 @@ def _before(job: Job, size: Sizes, modes: _Modes, tokens: FloatArray) -> FloatAr
         return np.zeros_like(tokens)
     hung = job.model.num_layers * tokens * modes.each(lambda mode: read_bytes(job.model, mode))
     return hung + unpacked_head_bytes(job, size, modes.each(lambda mode: mode.compute))
+
+
+def widens_head(job: Job) -> bool:
+    """Whether a quantised base has its head in fp32, so that autocast makes it anew in 16 bits.
+
+    The backward of the hidden states reads that copy. Source: peft utils/other.py,
+    prepare_model_for_kbit_training; torch autocast_mode.cpp, cached_cast, which keeps no copy of a
+    weight that is not trained.
+    """
+    return job.method.is_quantised and job.software.kbit_upcast == "all"
 
 
 def _narrow_embeddings(job: Job) -> bool:

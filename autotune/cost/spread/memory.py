@@ -23,6 +23,7 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
+from autotune.cost.memory.modelling_code import unsloths
 from autotune.cost.spread.uncertainty import is_new_program
 from autotune.domain.outcome import SAME
 
@@ -42,12 +43,19 @@ UNSEEN, INT8, DORA, COMPILED = 0.02, 0.06, 0.05, 0.10
 COMPILED_LIVE = 0.25
 # Between sources, beside the kind's own: nearly all readings of the classes of transformers are one
 # source's, which says nothing of how far another's release, dtype or padding lies from what its
-# row tells. An assumption, three times that source's own spread.
-BETWEEN = 0.03
+# row tells. Student's t of five sources' means (-0.09 to 0.03; docs/accuracy.md).
+BETWEEN = 0.06
+# A reading of reserved memory or of the driver, beside that and the cache: it also holds what came
+# before and between the steps (loading, evaluation, a desktop). Means of fourteen sources outside
+# the record scatter by 0.14; no run needs it, so it is no part of P(fits).
+READING = 0.12
 # A loop of one's own around the classes of transformers: whether it keeps a copy of the logits,
 # fp32 masters or gradients between steps is not known. An assumption: of published figures of such
 # programs half were within 7 % and nine in ten within 23 % (docs/accuracy.md).
 OTHER_LOOP = 0.10
+# Of Unsloth's logits: 2 to 14 bytes of each, by what torch fuses, where 6 are counted; saved
+# notebooks do not say which of its losses they ran.
+UNSLOTHS_LOSS = 0.5
 HOPELESS = 0.01  # probability of fitting under which a run is said to fail for certain
 
 
@@ -71,11 +79,15 @@ def _kind_of_job(job: Job) -> str | None:
 
 
 def uncertainty(
-    job: Job, columns: Columns, live_share: FloatArray, model: MemoryConstants
+    job: Job,
+    columns: Columns,
+    live_share: FloatArray,
+    logits_share: FloatArray,
+    model: MemoryConstants,
 ) -> FloatArray:
     """[rows] spread of the predicted allocated peak.
 
-    live_share: of activations and logits in it.
+    live_share: of activations and logits in it; logits_share: of logits alone.
     """
     spread = by_kind(job, columns, model.spreads)
     if job.software.own_model:
@@ -90,6 +102,8 @@ def uncertainty(
     unpriced = np.hypot(job.uncounted_sd[1], job.work.memory_sd)
     if is_new_program(job) and not job.software.own_model:
         unpriced = np.hypot(unpriced, OTHER_LOOP)
+    if unsloths(job):
+        unpriced = np.hypot(unpriced, UNSLOTHS_LOSS * logits_share)
     return np.hypot(np.hypot(spread, BETWEEN), unpriced)
 
 

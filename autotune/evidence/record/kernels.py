@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.config import FLASH
-from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL
+from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, unsloths_loss
 
 if TYPE_CHECKING:
     from autotune.domain.model import Model
@@ -77,11 +77,18 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
     if stated is not None or liger:
         return ("liger" if liger else "eager"), stated or "fused"
     if "unsloth" in kernels:
-        return "unsloth", "chunked"
+        return "unsloth", unsloths_loss("{}-{:02d}".format(*row.date))
+    if OWN_CODE in row.notes:
+        return "eager", "native"
     if transformers < LOSS_COPIES_UNTIL and any(n in row.words["model_id"] for n in NATIVE_LOSS):
         return "eager", "native"
     copies = LOSS_COPIES_FROM <= transformers < LOSS_COPIES_UNTIL
     return "eager", "upcast_copy" if copies else "upcast"
+
+
+OWN_CODE = "own model code"  # in the notes: the classes of transformers do not run
+# torchtune's recipes held all logits before CEWithChunkedOutputLoss (release 0.3).
+TORCHTUNE_CHUNKS_FROM = (2024, 9)
 
 
 def _stated_loss(row: Row, kernels: str) -> LossKind | None:
@@ -91,7 +98,9 @@ def _stated_loss(row: Row, kernels: str) -> LossKind | None:
     if _CHUNKED.search(kernels):
         return "chunked"
     whose = f"{row.words['source_repo']} {row.notes}"
-    return next((own for source, own in SOURCE_LOSS.items() if source in whose), None)
+    found = next((own for source, own in SOURCE_LOSS.items() if source in whose), None)
+    early = "torchtune" in whose and row.date < TORCHTUNE_CHUNKS_FROM
+    return "upcast" if early and found == "chunked" else found
 
 
 def autocast_of(row: Row) -> bool:
@@ -99,10 +108,12 @@ def autocast_of(row: Row) -> bool:
 
     litgpt's bf16-true has none. fms-acceleration's benchmark loads full and LoRA runs in 16 bit and
     sets bf16 or fp16 only for quantised bases, and elsewhere where its log says so
-    (scenarios.yaml).
+    (scenarios.yaml). Model code of one's own has none where the row says that weights are 16-bit.
     """
     if LITGPT in row.words["source_repo"]:
         return False
+    if OWN_CODE in row.notes:
+        return not row.words["precision"].endswith("-true")
     if FMS not in row.words["source_repo"]:
         return True
     return row.words["quant"] not in {"", "none"} or "autocast" in row.notes

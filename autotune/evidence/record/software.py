@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.software import Software
 from autotune.evidence.record.kernels import (
     FMS,
+    OWN_CODE,
     autocast_of,
     gptq_of,
     kernels_of,
@@ -200,7 +201,8 @@ def software_of(row: Row) -> Software:
     )
 
 
-PREPARED = "prepare_model_for_kbit_training"
+# Of peft; before 0.3 its name is prepare_model_for_int8_training.
+PREPARED = re.compile(r"prepare_model_for_(?:kbit|int8)_training")
 UNTOUCHED = ("gptq", "awq", "aqlm", "eetq", "hqq", "torchao")
 TRL_PREPARES_UNTIL, TRL_PREPARED_UNTIL = (1, 0), (2026, 3)  # version, and month where none is told
 
@@ -212,7 +214,7 @@ def kbit_upcast_of(row: Row, trainer: str, trl: Version | None) -> KbitUpcast:
         return "norms"
     if base in {"", "none"} or any(word in base for word in UNTOUCHED):
         return "none"
-    if PREPARED in row.notes:
+    if PREPARED.search(row.notes):
         return "all"
     if trainer == "axolotl":
         return "none" if row.words["attn"].startswith(("fa", "flash")) else "all"
