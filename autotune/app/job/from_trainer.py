@@ -136,7 +136,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     """Versions and kernels that the trainer's package or the file's own keys imply."""
     trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
-    hints |= {name: "true" for name in SWITCHES if getattr(parsed, name)}
+    hints |= {name: "true" for name in SWITCHES if getattr(parsed, name, False)}
     hints |= {"reentrant": "false"} if parsed.reentrant is False else {}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
     if parsed.hub_kernels:

@@ -78,7 +78,7 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
         return ("liger" if liger else "eager"), stated or "fused"
     if "unsloth" in kernels:
         return "unsloth", unsloths_loss("{}-{:02d}".format(*row.date))
-    if OWN_CODE in row.notes:
+    if OWN_CODE.search(row.notes):
         return "eager", "native"
     if transformers < LOSS_COPIES_UNTIL and any(n in row.words["model_id"] for n in NATIVE_LOSS):
         return "eager", "native"
@@ -86,7 +86,8 @@ def kernels_of(row: Row, transformers: Version) -> Kernels:
     return "eager", "upcast_copy" if copies else "upcast"
 
 
-OWN_CODE = "own model code"  # in the notes: the classes of transformers do not run
+# In the notes: the classes of transformers do not run.
+OWN_CODE = re.compile(r"\bown (loop and )?model code\b")
 # torchtune's recipes held all logits before CEWithChunkedOutputLoss (release 0.3).
 TORCHTUNE_CHUNKS_FROM = (2024, 9)
 
@@ -112,7 +113,7 @@ def autocast_of(row: Row) -> bool:
     """
     if LITGPT in row.words["source_repo"]:
         return False
-    if OWN_CODE in row.notes:
+    if OWN_CODE.search(row.notes):
         return not row.words["precision"].endswith("-true")
     if FMS not in row.words["source_repo"]:
         return True

@@ -95,7 +95,6 @@ OWN_MODEL = (
     "torchtitan",
     "nanochat",
 )  # model code that is not transformers'
-_OWN_CODE = re.compile(r"\bown (loop and )?model code\b")
 
 
 def _at(table: tuple[tuple[tuple[int, int], Version], ...], date: tuple[int, int]) -> Version:
@@ -127,7 +126,7 @@ def trainer_of(row: Row) -> str:
 def has_own_model(row: Row) -> bool:
     """Whether the model code is not transformers', by the source or by its notes."""
     named = any(name in row.words["source_repo"] for name in OWN_MODEL)
-    return named or _OWN_CODE.search(row.notes) is not None
+    return named or OWN_CODE.search(row.notes) is not None
 
 
 def stack_of(row: Row, trainer: str) -> str:
