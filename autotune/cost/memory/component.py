@@ -27,6 +27,7 @@ from autotune.cost.constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.cache import Cache, cache_terms
+from autotune.cost.memory.modelling_code import unsloths
 from autotune.cost.memory.peak import PARTS, instants
 from autotune.cost.memory.step import Step
 from autotune.cost.spread.memory import (
@@ -96,7 +97,8 @@ def price_memory(
     reserved = allocated + cached
     open_share = peak.cache.uncertain(model.cached) / np.maximum(beside, 1.0) * cached / reserved
     lengths_sd = model.cached["outgrown_logits"] * peak.records_sd / reserved
-    own_sd = uncertainty(job, columns, live, parts["logits"] / allocated, model)
+    unsloths_share = parts["logits"] / allocated * unsloths(job)
+    own_sd = uncertainty(job, columns, live, unsloths_share, model)
     log_sd = np.hypot(own_sd, offloading.memory_sd(columns))
     slack_log_sd = model.slack.sd * moving / total
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)

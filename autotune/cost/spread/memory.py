@@ -23,7 +23,6 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
-from autotune.cost.memory.modelling_code import unsloths
 from autotune.cost.spread.uncertainty import is_new_program
 from autotune.domain.outcome import SAME
 
@@ -83,12 +82,12 @@ def uncertainty(
     job: Job,
     columns: Columns,
     live_share: FloatArray,
-    logits_share: FloatArray,
+    unsloths_share: FloatArray,
     model: MemoryConstants,
 ) -> FloatArray:
     """[rows] spread of the predicted allocated peak.
 
-    live_share: of activations and logits in it; logits_share: of logits alone.
+    live_share: of activations and logits in it; unsloths_share: of logits alone, under Unsloth.
     """
     spread = by_kind(job, columns, model.spreads)
     if job.software.own_model:
@@ -103,8 +102,7 @@ def uncertainty(
     unpriced = np.hypot(job.uncounted_sd[1], job.work.memory_sd)
     if is_new_program(job) and not job.software.own_model:
         unpriced = np.hypot(unpriced, OTHER_LOOP)
-    if unsloths(job):
-        unpriced = np.hypot(unpriced, UNSLOTHS_LOSS * logits_share)
+    unpriced = np.hypot(unpriced, UNSLOTHS_LOSS * unsloths_share)
     return np.hypot(np.hypot(spread, BETWEEN), unpriced)
 
 
