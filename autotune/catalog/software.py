@@ -184,6 +184,8 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     own: dict[str, Any] = {}
     if trainer in OWN_CODE:
         own = {"own_model": True, "stack": trainer, "autocast": False}
+    if trainer == "trl":
+        own = {"trainer": trainer}
     if trainer == OWN_LOOP:
         own = {"stack": OWN_LOOP}
     own |= {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}

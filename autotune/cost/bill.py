@@ -241,13 +241,14 @@ def slow_log_sd(bill: Bill, at: Indices) -> FloatArray:
     return np.hypot(duration_log_sd(bill, at), share * slow)
 
 
-def _step_bound(bill: Bill, i: int) -> Bound:
-    """The largest of a training step's own terms."""
+def _step_bound(bill: Bill, i: int, accumulation: int) -> Bound:
+    """The largest of a training step's own terms, each by the micro-step."""
+    once_s = bill.at("collectives", "per_step_s", i) / accumulation
     terms: dict[Bound, float] = {
         "compute": bill.at("compute", "compute_s", i),
         "bandwidth": bill.at("compute", "bandwidth_s", i),
         "launch": bill.at("compute", "launch_s", i),
-        "communication": bill.at("collectives", "per_micro_s", i),
+        "communication": bill.at("collectives", "per_micro_s", i) + once_s,
     }
     return max(terms, key=lambda name: terms[name])
 
@@ -260,13 +261,14 @@ def _estimate(bill: Bill, i: int) -> Estimated:
     count = offer.count
     micro = int(bill.candidates.value("micro_batch_size", i))
     interval = max(int(bill.interval_steps[i]), 1)
+    accumulation = max(bill.job.global_batch_size // (micro * count), 1)
     config = bill.candidates.config(
         i,
-        gradient_accumulation_steps=max(bill.job.global_batch_size // (micro * count), 1),
+        gradient_accumulation_steps=accumulation,
         checkpoint_every_steps=interval,
         save_total_limit=max(int(bill.save_total_limit[i]), 1),
     )
-    step_s, step_bound = float(bill.step_s[i]), _step_bound(bill, i)
+    step_s, step_bound = float(bill.step_s[i]), _step_bound(bill, i, accumulation)
     real_tokens = bill.at("compute", "real_tokens_per_step", i)
     peak = offer.device.peak_flop_per_s(config.precision) * count
     useful = bill.at("compute", "useful_flop_per_step", i)

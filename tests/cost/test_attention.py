@@ -137,3 +137,19 @@ def test_a_gain_that_todays_run_measured_is_no_longer_unmeasured(lab: Any) -> No
     known = replace(job, today=today, evidence=("a measured run",))
     assert seconds(lab, known, micro=4, compile="default")["unmeasured_gain"] == 1.0
     assert seconds(lab, job, micro=4, compile="default")["unmeasured_gain"] > 1.0
+
+
+def test_trl_packs_a_batch_to_one_sequence_with_a_mask_under_sdpa(lab: Any) -> None:
+    job = lab.job(MODEL, lab.lora(), 2048)
+    theirs = replace(job, software=replace(job.software, trainer="trl"))
+    before = replace(theirs, software=replace(theirs.software, transformers=(4, 52)))
+
+    def took(own: Any, **knobs: Any) -> float:
+        return seconds(lab, own, packing="on", **knobs)["compute_s"]
+
+    # As much as one row of all the tokens costs with a mask (the published pair above).
+    assert 1.4 < took(theirs, micro=4) / took(job, micro=4) < 2.0
+    assert took(before, micro=4) == pytest.approx(took(job, micro=4))
+    assert took(theirs, micro=1) < took(theirs, micro=4) / 4
+    flash = {"attention": "flash_attention_2"}
+    assert took(theirs, **flash) == pytest.approx(took(job, **flash))

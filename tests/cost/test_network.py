@@ -182,3 +182,9 @@ def test_an_exchange_between_machines_hides_behind_computing_better_than_one_ins
     # What computing cannot hide stays.
     long = between.times(np.array([100.0])).exposed(plain, busy)[0]
     assert long == pytest.approx(79.0, rel=0.01)
+
+
+def test_a_reduction_once_a_step_can_be_what_bounds_it(lab: Any) -> None:
+    slow, fast = (over(lab, name, 2) for name in ("ethernet-10g", "8x infiniband-ndr"))
+    assert _bill(lab, slow, "ddp").estimate(0).bound_by == "communication"
+    assert _bill(lab, fast, "ddp").estimate(0).bound_by != "communication"

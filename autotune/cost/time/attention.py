@@ -72,6 +72,9 @@ def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray
     return np.where(newest, 1.0, share * np.where(first, FIRST, 1.0))
 
 
+FLATTENED_FROM = ((0, 19), (4, 53), (2, 6))  # trl, transformers, torch
+
+
 def padded(job: Job, columns: Columns) -> BoolArray:
     """[rows] whether batches hold padding.
 
@@ -94,12 +97,27 @@ def traced_whole(job: Job, columns: Columns) -> BoolArray:
     return whole & made_inside & ~columns.equals("packing", "on")
 
 
+def flattened(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether packed sequences of a batch become one, with a full mask under sdpa.
+
+    TRL packs by `bfd`: its collator joins a batch to one sequence and gives positions instead of a
+    mask, for which transformers builds one of all the tokens, within which rows are apart.
+    Source: trl 0.19 to 1.16 trainer/sft_trainer.py, `padding_free` and the collator; transformers
+    4.53 to 5.23 masking_utils.py, `find_packed_sequence_indices`.
+    """
+    own = job.software
+    versions = (own.trl or (), own.transformers, own.torch)
+    apart = all(has >= needs for has, needs in zip(versions, FLATTENED_FROM, strict=True))
+    packed = columns.equals("packing", "on") & columns.equals("attention", "sdpa")
+    return packed & (own.trainer == "trl" and apart)
+
+
 def masked_share(job: Job, columns: Columns, length: FloatArray) -> FloatArray:
     """[rows] share of the layers whose attention gets an explicit mask under sdpa.
 
     length: [rows, tokens] of the batch, which a layer's window may be shorter than.
     """
-    whole = padded(job, columns) | traced_whole(job, columns)
+    whole = padded(job, columns) | traced_whole(job, columns) | flattened(job, columns)
     if family_memory(job.model.family).always_masked:
         whole = np.ones(columns.rows, np.bool_)
     if job.software.own_model:  # it asks for causal attention, and pads on the right

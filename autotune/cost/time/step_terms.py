@@ -12,7 +12,7 @@ import numpy as np
 from autotune.cost import deepspeed, dora
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
-from autotune.cost.time.attention import flash_share, masked_share
+from autotune.cost.time.attention import flash_share, flattened, masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -271,6 +271,7 @@ def _attention_terms(
     own = flops.mean_square_length(job.lengths) / max(job.lengths.mean, 1e-9)
     separate = packed & columns.equals("attention", *FLASH)
     length = np.where(separate, np.minimum(own, rows.length), rows.length)
+    length = np.where(flattened(job, columns), rows.tokens, length)
     sequences = rows.tokens / np.maximum(length, 1.0)
     causal = flops.attention_flop(job.model, 1.0) * sequences * length**2 / 2.0
     passes = 1.0 + rows.recomputed

@@ -164,6 +164,7 @@ def _packing_notes(plan: Plan) -> list[str]:
     if plan.config.attention not in FLASH:
         notes.append(
             f"packing without flash attention ({plan.config.attention}): TRL warns that rows of one"
-            " sequence may see each other",
+            " sequence may see each other; from transformers 4.53 on a mask keeps them apart, and"
+            " attention takes longer",
         )
     return notes
