@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # sft_config: Qwen/Qwen2.5-7B on 2x h100-sxm
-# global batch 64 = micro 4 x accumulation 8 x 2 device(s)
+# global batch 64 = micro 1 x accumulation 32 x 2 device(s)
 set -euo pipefail
 
 stop() { echo "run.sh: $*" >&2; exit 1; }

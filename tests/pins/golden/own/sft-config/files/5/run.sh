@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # sft_config: Qwen/Qwen2.5-7B on h100-sxm
-# global batch 16 = micro 4 x accumulation 4 x 1 device(s)
+# global batch 16 = micro 1 x accumulation 16 x 1 device(s)
 set -euo pipefail
 
 stop() { echo "run.sh: $*" >&2; exit 1; }
