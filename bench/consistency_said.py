@@ -153,13 +153,14 @@ def _tie(payload: Payload, _: Payload, text: str) -> Iterator[str]:
 
 
 def _percent(payload: Payload, row: Payload, text: str) -> Iterator[str]:
-    """How much dearer than the pick a row is, where its cost and that stand side by side."""
-    least = row["cost_usd"]["p50"]
+    """How much worse than the pick a row is, where its cost and that stand side by side."""
+    figure = "cost_usd" if payload["search"]["objective"] == "cost" else "duration_s"
+    least = row[figure]["p50"]
     true: dict[str, set[int]] = {}
     for other in payload["alternatives"]:
-        usd = other["cost_usd"]["p50"]
+        usd, own = other["cost_usd"]["p50"], other[figure]["p50"]
         if least:
-            true.setdefault(format_usd(usd), set()).add(round(100 * (usd - least) / least))
+            true.setdefault(format_usd(usd), set()).add(round(100 * (own - least) / least))
     for usd, percent in re.findall(r"(\$[\d,.]+\d) ([+-]\d+)%", text):
         if usd in true and int(percent) not in true[usd]:
             yield f"{usd} is said to be {percent} %, and it is {sorted(true[usd])} %"
