@@ -4,9 +4,8 @@ Its bf16 and fp16 engines cast the whole model to 16 bit, adapters and fp32 weig
 fp32 masters of whatever is trained, on each device a share. Under fp32 compute they do so as well.
 
 Covers: stages 2 and 3 with DeepSpeed's defaults, which is what the exported configs state, or with
-the states and buckets that a config of the user's own asks for (`ZeroSettings`); states in the
-host's memory with `offloading`.
-Does not cover: stage 1.
+the states and buckets that a config of the user's own asks for (`ZeroSettings`); stage 1 in place
+of 2 where such a config states it; states in the host's memory with `offloading`.
 
 Source: deepspeed 0.18.9, runtime/engine.py (_configure_distributed_model, get_data_types),
 runtime/zero/stage_1_and_2.py and stage3.py; read line by line, no run of it was measured.
@@ -36,6 +35,15 @@ SUB_GROUP_ELEMENTS = 1_000_000_000  # stage 3 steps through so many of a device'
 def runs(columns: Columns) -> BoolArray:
     """[rows] which run under DeepSpeed."""
     return columns.equals("sharding", *ZERO_STAGE)
+
+
+def keeps_gradients(job: Job, columns: Columns) -> BoolArray:
+    """[rows] of stage 1: each device keeps the gradients of all weights up to the step.
+
+    They are reduced at the last micro-step, and a device's share of them is copied.
+    Source: deepspeed 0.19.8 runtime/zero/stage_1_and_2.py, where `partition_gradients` is false.
+    """
+    return columns.equals("sharding", "zero2") & job.zero.whole_gradients
 
 
 def casts(columns: Columns) -> BoolArray:
@@ -118,7 +126,8 @@ class Transient:
 
         Formula: stage 2 at the step 2 e P/N (gradients and their flat copy) + 4 P/N in fp32, and
         without a fused kernel 4 P/N more while Adam runs, when e-wide ones are gone; stage 3 the
-        same for one sub-group, beside a standing partition.
+        same for one sub-group, beside a standing partition. Stage 1 copies its partition beside
+        all gradients, e P/N, and has let go of e P where the step makes fp32 ones.
         """
         master = master_bytes(job, columns)
         elements = job.zero.bucket_elements or BUCKET_ELEMENTS
@@ -132,11 +141,15 @@ class Transient:
         foreach = np.where(columns.equals("optimizer", "adamw_torch"), 2.0 * master, 0.0)
         made = np.where(element < master, element + master, master)
         group = np.minimum(share, SUB_GROUP_ELEMENTS)
+        one = keeps_gradients(job, columns)
+        stepping = np.maximum(made, foreach - element) * share
+        copied = element * share
+        beside = np.maximum(copied, copied + stepping - element * trainable)
         return cls(
             always=np.where(three, bucket, 0.0),
             backward=np.where(two, both * bucket + reduced, np.where(three, reduced, 0.0)),
-            step=np.where(two, np.maximum(made, foreach - element) * share, 0.0)
+            step=np.where(one, beside, np.where(two, stepping, 0.0))
             + np.where(three, np.maximum(made, foreach) * group, 0.0),
-            renewed=two,
+            renewed=two & ~one,
             standing=three,
         )

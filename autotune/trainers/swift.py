@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 TUNER = ("tuner_type", "train_type")  # since 4.0 and 3.0
 _SIZE = {"rank": ("lora_rank", 8), "alpha": ("lora_alpha", 32.0), "dropout": ("lora_dropout", 0.05)}
 _ROWS = 16  # of a step, where gradient_accumulation_steps is not stated
-# Its config of that name: (sharding, offload). Stage 1 shards the states alone, counted as zero2.
+# Its config of that name: (sharding, offload). Stage 1 is zero2 that leaves gradients whole.
 _DEEPSPEED: dict[str, tuple[str, str]] = {
     "zero0": ("ddp", "none"), "zero1": ("zero2", "none"), "zero2": ("zero2", "none"),
     "zero3": ("zero3", "none"), "zero2_offload": ("zero2", "optimizer"),
@@ -259,6 +259,8 @@ def _read_sharding(keys: Keys, parsed: Parsed) -> None:
     config = keys.get("deepspeed")
     if isinstance(config, str) and config in _DEEPSPEED:
         parsed.knobs["sharding"], offload = _DEEPSPEED[config]
+        if config == "zero1":
+            parsed.part("deepspeed", stage=1)
         if offload != "none":
             parsed.knobs["offload"] = offload
     elif keys.get("fsdp"):

@@ -160,6 +160,7 @@ OWN_STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": Tr
         (OWN_STATES, {}, ZeroSettings(2.0, 2.0)),
         ({}, {"reduce_bucket_size": 2e8, "overlap_comm": True}, ZeroSettings(4.0, 4.0, 2e8, True)),
         ({}, {"reduce_bucket_size": "auto"}, ZeroSettings(bucket_elements=3584.0**2)),
+        ({}, {"stage": 1}, ZeroSettings(whole_gradients=True)),
         ({}, {}, ZeroSettings()),
     ],
 )

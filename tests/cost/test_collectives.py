@@ -10,6 +10,7 @@ from autotune.catalog.devices import find_device
 from autotune.catalog.operators import collective_times
 from autotune.cost.time import collectives
 from autotune.cost.time.collectives import collective_seconds
+from autotune.domain.job import ZeroSettings
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
 COMPONENT = collectives.COMPONENT
@@ -94,6 +95,15 @@ def test_who_sends_gradients_every_micro_step(lab: Any) -> None:
     assert zero3["per_step_s"] == 0
     assert fsdp["per_step_s"] > 0
     assert fsdp["per_micro_s"] > 0
+
+
+def test_zero_one_reduces_once_a_step(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.full(), 1024, global_batch_size=64)
+    one = replace(job, zero=ZeroSettings(whole_gradients=True))
+    config, offer = lab.config(1, sharding="zero2"), lab.offer("l40s", 4)
+    two, first = lab.price(COMPONENT, job, offer, config), lab.price(COMPONENT, one, offer, config)
+    assert first["per_micro_s"] == 0 < two["per_micro_s"]
+    assert first["per_step_s"] > two["per_step_s"]
 
 
 def test_a_long_micro_step_hides_part_of_the_gathers(lab: Any) -> None:

@@ -161,6 +161,17 @@ def test_the_buckets_are_those_of_the_users_config() -> None:
     assert static(job_of()).zero.backward[0] == 2.0 * (5e8 + 5e8)
 
 
+def test_stage_one_shares_states_and_keeps_gradients_whole() -> None:
+    """2 bytes a weight and 2 of its gradient on each device, and 12/N; the step comes on top."""
+    one, parameters = replace(job_of(), zero=ZeroSettings(whole_gradients=True)), 8.03e9
+    found = static(one, offer__count=8)
+    assert found.gradients[0] == 2.0 * parameter_count(EIGHT)
+    assert found.optimizer[0] == 12.0 * parameter_count(EIGHT) / 8
+    more = peak(one, offer__count=8) - peak(job_of(), offer__count=8)
+    assert 1.5 * 7 / 8 * parameters < more < 2.0 * parameters
+    assert peak(one, sharding="zero3") == peak(job_of(), sharding="zero3")
+
+
 def test_deepspeed_s_fp16_engine_has_no_autocast_that_widens_a_loss_of_16_bit_logits() -> None:
     job = job_of(find_model("openai-community/gpt2"), length=1024)
     job = replace(job, software=replace(job.software, loss="native", autocast=True))

@@ -83,6 +83,7 @@ def zero_of(section: DeepSpeedSection | None, model: Model) -> ZeroSettings:
         moment_bytes=2.0 if section.bf16_optimizer_states else 4.0,
         bucket_elements=None if size is None else float(size),
         overlapping=bool(section.overlap_comm),
+        whole_gradients=section.stage == 1,
     )
 
 

@@ -273,7 +273,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     """
     method = job.method
     sharded = _shards(columns, "fsdp", "zero3")
-    gradient_shards = _shards(columns, "fsdp", "zero3", "zero2")
+    state_shards = _shards(columns, "fsdp", "zero3", "zero2")
+    gradient_shards = np.where(deepspeed.keeps_gradients(job, columns), 1.0, state_shards)
     element = deepspeed.trained_bytes(job, columns)
     if method.is_lora:
         count = adapter_parameters(job.model, method)
@@ -300,7 +301,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     states = columns.equals("offload", *OFFLOADED_STATES)
     here = np.where(shards, 0.0, 1.0)
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
-    held = trains * _state_bytes(job, columns, element, trainable, embedding) / gradient_shards
+    held = trains * _state_bytes(job, columns, element, trainable, embedding) / state_shards
     second = 0.0 if method.is_lora or not job.work.reference else 1.0  # the reference's own copy
     return Static(
         weights=here * whole / sharded + second * weight_bytes(job, size) / sharded,

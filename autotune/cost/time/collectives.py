@@ -101,7 +101,8 @@ def communication(job: Job, columns: Columns) -> Communication:
 
     Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where a layer is
     recomputed outside of its unit; ZeRO-2 and ZeRO-3 reduce-scatter G every micro-step, FSDP once a
-    step; DDP all-reduces G once a step; both every micro-step where `sync_each_batch` says so.
+    step, and so does ZeRO-1; DDP all-reduces G once a step; both every micro-step where
+    `sync_each_batch` says so.
     ZeRO-2 gathers what was trained, in the model's dtype, after the optimizer.
     Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023);
     huggingface/transformers issue 30404 and pytorch/pytorch issue 105635 (the third gather; ZeRO-3
@@ -126,10 +127,11 @@ def communication(job: Job, columns: Columns) -> Communication:
     )
     times = np.where(again & columns.equals("sharding", "fsdp"), 3.0, 2.0)
     full = columns.equals("sharding", "fsdp", "zero3")
-    every = columns.equals("sharding", *ZERO_STAGE)
+    once = deepspeed.keeps_gradients(job, columns) | columns.equals("sharding", "fsdp")
+    every = columns.equals("sharding", *ZERO_STAGE) & ~once
     micro = np.where(full, times * gather, 0.0) + np.where(every, scatter, 0.0)
     step = np.where(columns.equals("sharding", "ddp"), reduce, 0.0)
-    step = step + np.where(columns.equals("sharding", "fsdp"), scatter, 0.0)
+    step = step + np.where(once, scatter, 0.0)
     if job.software.syncs_each_batch:
         micro, step = micro + step, np.zeros(columns.rows)
     after = np.where(

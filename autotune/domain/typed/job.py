@@ -65,12 +65,14 @@ class DeepSpeedSection(Section):
     """The keys that move memory and time; the others stay in the user's file.
 
     reduce_bucket_size auto: as transformers fills it in, the square of the hidden size.
+    stage 1: what `sharding: zero2` stands for leaves the gradients whole on every device.
     """
 
     bf16_master_weights_and_grads: bool = False
     bf16_optimizer_states: bool = False
     reduce_bucket_size: Elements | Literal["auto"] | None = None
     overlap_comm: bool | None = None
+    stage: Literal[1, 2, 3] | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> DeepSpeedSection:

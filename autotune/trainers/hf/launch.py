@@ -21,7 +21,7 @@ _DISTRIBUTED = {
     "zero3": "DEEPSPEED",
 }
 # With overlap_comm stage 2 has two buffers: DeepSpeed's default, which has one, split in two.
-BUCKETS = {2: 2, 3: 1}
+BUCKETS = {1: 2, 2: 2, 3: 1}
 
 
 def accelerate_yaml(plan: Plan) -> str:
@@ -56,8 +56,13 @@ def accelerate_yaml(plan: Plan) -> str:
     return "".join(_yaml_lines(settings))
 
 
-def _deepspeed(plan: Plan) -> dict[str, object]:
+def _stage(plan: Plan) -> int:
     stage = ZERO_STAGE[plan.config.sharding]
+    return 1 if stage == ZERO_STAGE["zero2"] and plan.job.zero.whole_gradients else stage
+
+
+def _deepspeed(plan: Plan) -> dict[str, object]:
+    stage = _stage(plan)
     return {
         "zero_stage": stage,
         "gradient_accumulation_steps": plan.config.gradient_accumulation_steps,
@@ -71,7 +76,7 @@ def _deepspeed(plan: Plan) -> dict[str, object]:
 
 def deepspeed_json(plan: Plan) -> str:
     """DeepSpeed's own config, which transformers completes where it says auto."""
-    stage = ZERO_STAGE[plan.config.sharding]
+    stage = _stage(plan)
     automatic = (
         "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
         "gradient_clipping",

@@ -86,6 +86,7 @@ def _read_own_flags(keys: Keys, parsed: Parsed) -> None:
     stage = keys.get("zero_stage")
     if str(stage) in _STAGES:
         parsed.knobs.setdefault("sharding", _STAGES[str(stage)])
+        parsed.part("deepspeed", stage=1 if str(stage) == "1" else None)
     if any(keys.switch(name) for name in OWN_FLAGS["attention"]):
         parsed.knobs.setdefault("attention", "flash_attention_2")
     source = keys.whole("source_max_len", "max_source_length")

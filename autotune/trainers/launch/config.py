@@ -133,7 +133,9 @@ def _add_stage(parsed: Parsed, stage: int | None, name: str) -> None:
         msg = f"{name}: the ZeRO stage is {stage}; it must be 0 to 3"
         raise InputError(msg)
     if stage == 1:
-        parsed.note(f"{name}: zero stage", 1, "counted as stage 2: gradients are sharded too")
+        parsed.part("deepspeed", stage=stage)
+        why = "shown as zero2, and priced with gradients whole on each device until the step"
+        parsed.note(f"{name}: zero stage", stage, why)
     _agree_knob(parsed, "sharding", STAGES[stage], f"{name}: ZeRO stage")
 
 
