@@ -318,7 +318,7 @@ def test_a_sqlite_file_in_no_folder_is_refused_with_what_to_make(tmp_path: Path)
     url = f"sqlite:///{tmp_path / 'none' / 'study.db'}"
     with pytest.raises(InputError, match="unable to open") as caught:
         shared_study(run_dir=tmp_path, storage=url, name="run", job_key="job", resume=False)
-    assert "make the folder" in str(caught.value.hint)
+    assert "create the folder" in str(caught.value.hint)
 
 
 @pytest.mark.slow

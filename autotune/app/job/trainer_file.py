@@ -19,7 +19,6 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
-from autotune.trainers.patch import settings_of
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
 from autotune.trainers.scope import aim_of, settled, take_aim
@@ -128,6 +127,7 @@ def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:
 
 def _values_of(origin: Origin, name: str) -> dict[str, Any]:
     """The recorded text by its syntax, whose reader is loaded where it is that of the file."""
+    from autotune.trainers.patch import settings_of
     from autotune.trainers.syntax import command_line, python_source, shell_script
 
     if origin.syntax == "python":

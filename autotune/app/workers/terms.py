@@ -138,7 +138,7 @@ def checked(terms: dict[str, Any]) -> dict[str, Any]:
         _refuse("its terms are of another form", "have all workers run the same autotune")
     if terms["version"] != code_version():
         _refuse(
-            f"it was begun by autotune {terms['version']}, and here is {code_version()}",
+            f"it was started by autotune {terms['version']}, and this is {code_version()}",
             "install the same autotune here (the same commit or wheel), then join again",
         )
     here = installed_versions()
