@@ -119,7 +119,8 @@ def _answer(each: Answered) -> tuple[str, ...]:
     if best is None:
         return (offer.label, "nothing fits", *[""] * 5)
     row = row_payload(best)
-    marks = [mark for mark in (price_marks(row),) if mark]
+    # not how old the price is: that changes with the day of the reader
+    marks = [mark for mark in price_marks(row).split(", ") if mark not in {"", "old"}]
     machine = f"{offer.label}, {', '.join((f'{format_usd(offer.usd_per_hour)}/h', *marks))}"
     takes = _spread(best.duration_s, format_seconds)
     settings = settings_phrase(row["config"], offer.count).replace(
