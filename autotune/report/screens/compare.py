@@ -55,7 +55,7 @@ def comparison_screen(payload: Payload, *, width: int = 80, colour: bool = False
 
 
 def _sections(payload: Payload, tight: int) -> list[Section]:
-    most = fewer(MACHINES, tight, 2, 3, 3, 4, 4, 5, 5, 6, 7)
+    most = fewer(MACHINES, tight, 2, 3, 3, 4, 4, 5, 5, 6, 9)
     if payload["variants"]:
         several = fewer(VARIANTS, tight, 2, 3, 4, 4, 5, 6)
         parts = [
