@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autotune.domain.answer.recommendation import (
+    Nearest,
     Recommendation,
     Rejected,
     Relaxation,
@@ -14,7 +15,7 @@ from autotune.domain.config import Config
 from autotune.domain.device import Device, Host, Offer
 from autotune.domain.job import Assumption, Job, Lengths, Limits, Method
 from autotune.domain.model import Model
-from autotune.domain.outcome import Estimated, Infeasible, MemoryParts, Spread, TimeParts
+from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts
 from autotune.domain.software import Software
 from autotune.domain.units import GIB, HOUR_S
 
@@ -83,7 +84,7 @@ def recommendation() -> Recommendation:
         pareto=(estimated(), estimated(PICK, OTHER, factor=0.9)), tie=False,
         rejected=Rejected(
             321, {"out of memory": 300, "flash_attention_2 is not installed": 21},
-            (Infeasible(replace(OFFER, count=2), TODAY, 80.5 * GIB, 72.75 * GIB, "memory"),),
+            (miss(TODAY, 80.5 * GIB, count=2),),
         ),
         search=SearchRecord(
             "model", "calibrated", "formula", 1536, 1215, 0, 0, 0.0, 0.83, "the space is exhausted"
@@ -101,12 +102,25 @@ def recommendation() -> Recommendation:
     )  # fmt: skip
 
 
+def miss(config: Config, required_bytes: float, count: int = 1) -> Nearest:
+    return Nearest(
+        config=config.as_record(), device=DEVICE.name, device_count=count,
+        required_bytes=required_bytes, available_bytes=72.75 * GIB, short_of="memory",
+        reason="memory",
+    )  # fmt: skip
+
+
 def infeasible() -> Recommendation:
-    change = Relaxation("activation_checkpointing full", 60 * GIB, 72.75 * GIB, quality=False)
-    shorter = Relaxation("max_length 512 instead of 1024", 70 * GIB, 72.75 * GIB, quality=True)
-    misses = tuple(
-        Infeasible(OFFER, PICK, (73 + over) * GIB, 72.75 * GIB, "memory") for over in (0, 1, 2)
+    change, shorter = (
+        Relaxation(
+            change=words, required_bytes=size * GIB, available_bytes=72.75 * GIB, quality=quality
+        )
+        for words, size, quality in (
+            ("activation_checkpointing full", 60, False),
+            ("max_length 512 instead of 1024", 70, True),
+        )
     )
+    misses = tuple(miss(PICK, (73 + over) * GIB) for over in (0, 1, 2))
     return replace(
         recommendation(), best=None, today=None, alternatives=(), pareto=(), reasons={},
         rejected=Rejected(1536, {"out of memory": 1536}, misses, (change, shorter)),

@@ -18,32 +18,22 @@ from autotune.report.schema import (
     EstimatePayload,
     JobPayload,
     LimitsPayload,
-    NearestPayload,
     RecommendationPayload,
-    RejectedPayload,
     Row,
-    SensitivityPayload,
     WhatIfPayload,
 )
 from autotune.report.sections.how_to_run import next_steps
-from autotune.report.sections.memory import relaxation_payload, shortfall_payload, traced_payload
-from autotune.report.sections.probes import probed_payload
+from autotune.report.sections.memory import traced_payload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.claims.feasibility import Claim
-    from autotune.domain.answer.recommendation import (
-        Recommendation,
-        Rejected,
-        Relaxation,
-        Sensitivity,
-        Shortfall,
-    )
+    from autotune.domain.answer.recommendation import Recommendation, Relaxation, Shortfall
     from autotune.domain.device import Offer
     from autotune.domain.job import Job, Method
     from autotune.domain.observation import MachineEffect
-    from autotune.domain.outcome import Estimated, Infeasible, Measured
+    from autotune.domain.outcome import Estimated, Measured
 
 
 def dumps(payload: object) -> str:
@@ -68,10 +58,7 @@ def recommendation_payload(rec: Recommendation) -> RecommendationPayload:
         lengths_known=rec.job.lengths.known,
         tie=bool(rec.tie),
         reasons=_reasons(rec),
-        rejected=_rejected(rec.rejected),
-        probed=probed_payload(rec.probed),
         decisive=decisive(rec.warnings),
-        sensitivities=tuple(_sensitivity(each) for each in rec.sensitivities),
         other_formats=rec.other_formats if rec.files else None,
         machines=_rows(rec.machines),
         beyond=_rows(rec.beyond),
@@ -85,16 +72,6 @@ def _rows(rows: Sequence[Estimated]) -> tuple[Row, ...]:
     return tuple(row_payload(row) for row in rows)
 
 
-def _rejected(rejected: Rejected) -> RejectedPayload:
-    return RejectedPayload(
-        count=rejected.count,
-        by_reason=rejected.by_reason,
-        nearest=tuple(_nearest(miss) for miss in rejected.nearest),
-        relaxations=tuple(relaxation_payload(each) for each in rejected.relaxations),
-        shortfall=shortfall_payload(rejected.shortfall),
-    )
-
-
 def decisive(warnings: Sequence[str]) -> tuple[str, ...]:
     """Those of the warnings that may change what the reader does, each once."""
     return tuple(dict.fromkeys(str(text) for text in warnings if isinstance(text, Decisive)))
@@ -104,21 +81,6 @@ def _reasons(rec: Recommendation) -> dict[str, str]:
     """In the order of the knobs, the user's own behind them."""
     names = (*KNOBS, *(rec.best.config.as_record() if rec.best else ()))
     return {name: rec.reasons[name] for name in dict.fromkeys(names) if name in rec.reasons}
-
-
-def _sensitivity(each: Sensitivity) -> SensitivityPayload:
-    return copied(
-        SensitivityPayload,
-        each,
-        change=f"{each.key}={each.value}",
-        knob=each.key,
-        class_=each.knob_class,
-        fits=bool(each.fits),
-        unmeasured=bool(each.unmeasured),
-        device=each.offer.device.name if each.offer else None,
-        device_count=each.offer.count if each.offer else None,
-        config=each.config.as_record() if each.config else None,
-    )
 
 
 def estimate_payload(
@@ -135,8 +97,6 @@ def estimate_payload(
 
     A checked claim where one was stated; why it does not fit, and what would, where it does not.
     """
-    missing = shortfall_payload(shortfall)
-    would_fit = tuple(relaxation_payload(each) for each in relaxations)
     return EstimatePayload(
         schema_version=SCHEMA_VERSION,
         row=row_payload(row),
@@ -148,8 +108,8 @@ def estimate_payload(
         warnings=tuple(warnings),
         decisive=decisive(warnings),
         claim=asdict(claim) if claim is not None else None,
-        shortfall=missing,
-        relaxations=would_fit if missing else None,
+        shortfall=shortfall,
+        relaxations=tuple(relaxations) if shortfall else None,
     )
 
 
@@ -258,13 +218,3 @@ def _measured(measured: Measured | None) -> dict[str, Any] | None:
 def facts_of(source: object, *names: str) -> dict[str, Any]:
     """Attributes by their names."""
     return {name: getattr(source, name) for name in names}
-
-
-def _nearest(miss: Infeasible) -> NearestPayload:
-    return copied(
-        NearestPayload,
-        miss,
-        config=miss.config.as_record(),
-        device=miss.offer.device.name,
-        device_count=miss.offer.count,
-    )

@@ -16,7 +16,12 @@ from autotune.domain.answer.recommendation import (
     Difference,
     Narrowing,
     NextStep,
+    ProbedRun,
+    Rejected,
+    Relaxation,
     SearchRecord,
+    Sensitivity,
+    Shortfall,
     WorthProbe,
 )
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
@@ -104,137 +109,6 @@ class JobPayload(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NearestPayload(Answer):
-    """A candidate that does not fit."""
-
-    config: dict[str, int | bool | str]
-    device: str
-    device_count: int
-    required_bytes: float
-    available_bytes: float
-    short_of: str | None = None  # memory, disk, ram, shm or limit
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaxationPayload(Answer):
-    """A change after which the job fits."""
-
-    change: str
-    required_bytes: float
-    available_bytes: float
-    quality: bool
-    duration_s: float
-    cost_usd: float
-    kind: str | None = None  # setting, lock, machine or quality
-    apply: str | None = None  # options of the command line that make the change
-    short_of: str | None = None  # what the job lacks without it; the bytes are of that
-    fits_probability: float | None = None
-    device: str | None = None
-    device_count: int | None = None
-    config: dict[str, int | bool | str] | None = None
-    price_marks: tuple[str, ...] = ()  # as of a row
-    class_: str | None = None  # what it does to the training: neutral, numeric or quality
-
-    @property
-    def numeric(self) -> bool:
-        """Whether numbers of the training change, and what it learns from does not."""
-        return self.class_ == "numeric"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartPayload(Answer):
-    """One part of the memory."""
-
-    name: str
-    bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongestBatchPayload(Answer):
-    """The batch at which memory peaks, on one device."""
-
-    rows: int
-    tokens_per_row: int
-    tokens: int
-    origin: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortfallPayload(Answer):
-    """Why a configuration does not fit."""
-
-    device: str
-    device_count: int
-    config: dict[str, int | bool | str]
-    resource: str
-    required_bytes: float
-    available_bytes: float
-    over_bytes: float
-    fits_probability: float
-    memory_bytes: dict[str, float]
-    largest: tuple[PartPayload, ...]
-    phase: str
-    instant: str
-    longest_batch: LongestBatchPayload
-    memory_source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedPayload(Answer):
-    """What was not recommended, and why."""
-
-    count: int
-    by_reason: dict[str, int]
-    nearest: tuple[NearestPayload, ...]
-    relaxations: tuple[RelaxationPayload, ...]
-    shortfall: ShortfallPayload | None = None
-
-
-# `class` is a word of the language, so this shape is written as a call.
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SensitivityPayload(Answer):
-    """SensitivityPayload."""
-
-    change: str  # as --set takes it
-    knob: str  # a knob, or a key of the job file; `key` says the same
-    class_: str  # neutral, numeric or quality
-    opens: str  # options of the command line that make the change
-    key: str
-    value: str
-    duration_s: float | None  # null: does not fit, or rests on row lengths that are unknown
-    cost_usd: float | None
-    saved_s: float | None  # against the pick; null where there is none
-    saved_usd: float | None
-    memory_bytes: float
-    fits: bool
-    unmeasured: bool  # rests on a gain that nobody measured on this stack
-    note: str
-    basis: str
-    device: str | None
-    device_count: int | None
-    config: dict[str, int | bool | str] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedPayload(Answer):
-    """One probe: role search or confirm; null where nothing was measured."""
-
-    config: dict[str, int | bool | str]
-    status: str
-    role: str
-    reused: bool
-    predicted_step_s: float | None
-    predicted_p10_s: float | None = None
-    predicted_p90_s: float | None = None
-    step_time_s: float | None
-    memory_bytes: float | None
-    wall_s: float
-    disturbed: tuple[str, ...] = ()  # why its time is not the machine's own pace
-
-
-# `from` is a word of the language, so these two shapes are written as calls.
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfPayload(Answer):
     """What stands beside the waterfall."""
 
@@ -264,14 +138,14 @@ class RecommendationPayload(Answer):
     differences: tuple[Difference, ...] = ()
     narrowings: tuple[Narrowing, ...] = ()  # what each single fact would make of best's range
     reasons: dict[str, str]
-    rejected: RejectedPayload
+    rejected: Rejected
     search: SearchRecord
-    probed: tuple[ProbedPayload, ...] = ()
+    probed: tuple[ProbedRun, ...] = ()
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     warnings: tuple[str, ...]
     decisive: tuple[str, ...] = ()  # those of the warnings that may change what to do
     run_dir: str | None
-    sensitivities: tuple[SensitivityPayload, ...] = ()
+    sensitivities: tuple[Sensitivity, ...] = ()
     worth_a_probe: tuple[WorthProbe, ...] = ()
     # what to run, below run_dir
     files: tuple[str, ...] = field(default=(), metadata=ABSENT)
@@ -306,7 +180,7 @@ class EstimatePayload(Answer):
     decisive: tuple[str, ...] = ()
     claim: dict[str, Any] | None = field(default=None, metadata=ABSENT)
     # with relaxations: where it does not fit
-    shortfall: ShortfallPayload | None = field(default=None, metadata=ABSENT)
-    relaxations: tuple[RelaxationPayload, ...] | None = field(default=None, metadata=ABSENT)
+    shortfall: Shortfall | None = field(default=None, metadata=ABSENT)
+    relaxations: tuple[Relaxation, ...] | None = field(default=None, metadata=ABSENT)
     asked: Asked | None = field(default=None, metadata=ABSENT)
     next: tuple[NextStep, ...] = ()

@@ -60,4 +60,4 @@ def test_offload_on_one_card_is_said_to_train_with_fp32_masters_and_not_the_same
     answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
     (found,) = [each for each in answer.rejected.relaxations if "offload optimizer" in each.change]
     assert "fp32 masters and moments" in found.change
-    assert found.knob_class == "numeric"
+    assert found.class_ == "numeric"

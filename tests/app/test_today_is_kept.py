@@ -127,7 +127,7 @@ def test_frequent_evaluations_are_shown_as_a_what_if_that_can_be_typed(tmp_path:
     answer = answered(job(tmp_path, "precision: bf16", every=20))
     told = worth(answer, "evaluation.every_steps")
     assert told is not None
-    assert told.knob_class == "neutral"
+    assert told.class_ == "neutral"
     assert told.note == "2 evaluations, not 31"
     assert told.opens == "--set evaluation.every_steps=313"
     typed = answered(job(tmp_path, "precision: bf16", every=20, evaluation__every_steps="313"))

@@ -172,7 +172,7 @@ def test_what_a_choice_is_worth_is_the_bill_of_the_job_that_set_makes(tmp_path: 
     options = Options(dry_run=True, fidelity="formula", trials=1)
     answer = tune(load_job(path), options)
     assert answer.best is not None
-    found = {e.key: e for e in answer.sensitivities if e.knob_class == "quality"}
+    found = {e.key: e for e in answer.sensitivities if e.class_ == "quality"}
     assert set(found) == {"data.max_length", "method.base", "method.rank", "train.epochs"}
     for key, each in found.items():
         changed = tune(load_job(path, set_values={key: each.value}), options).best

@@ -62,15 +62,15 @@ def test_every_closed_knob_is_priced_and_none_is_applied(tmp_path: Path) -> None
     answer = answered(written(tmp_path))
     assert answer.best is not None
     found = by_change(answer)
-    own = {each.key for each in found.values() if each.knob_class != "quality"}
+    own = {each.key for each in found.values() if each.class_ != "quality"}
     assert own >= {"packing", "length_grouping", "adapter_dtype", "optimizer"}
     for name, knob in KNOBS.items():
         if knob.opt_in and knob.knob_class == "numeric":
             assert answer.best.config.as_dict()[name] == knob.choices[0]
     for each in found.values():
         assert each.config is not None
-        if each.knob_class != "quality":
-            assert each.config.as_dict()[each.key] == each.value
+        if each.class_ != "quality":
+            assert each.config[each.key] == each.value
 
 
 def test_packing_and_grouping_of_short_rows_are_large_and_say_what_they_change(
@@ -140,7 +140,7 @@ def test_where_nothing_fits_every_closed_knob_says_whether_it_would(tmp_path: Pa
     assert answer.best is None
     assert answer.sensitivities
     for each in answer.sensitivities:
-        assert each.knob_class != "quality"  # the relaxations say what these would do
+        assert each.class_ != "quality"  # the relaxations say what these would do
         assert each.fits == (each.duration_s is not None)
         assert each.fits or "does not fit" in each.note
 

@@ -115,7 +115,7 @@ def test_a_stated_host_memory_that_is_too_small_forbids_and_an_assumed_one_does_
 
 def test_what_the_host_lacks_is_named_as_its_memory(lab: Any) -> None:
     from autotune.app.whatif.shortfall import shortfall_of
-    from autotune.report.sections.memory import shortfall_lead, shortfall_payload
+    from autotune.report.sections.memory import shortfall_lead
 
     job = lab.job(LLAMA, lab.full(), 2048, global_batch_size=8)
     config = lab.config(
@@ -126,7 +126,7 @@ def test_what_the_host_lacks_is_named_as_its_memory(lab: Any) -> None:
     found = shortfall_of(bill_of(job, (replace(offer, host=host), config)), 0)
     assert found is not None
     assert found.resource == "ram"
-    said = shortfall_lead(shortfall_payload(found), nearest=False)
+    said = shortfall_lead(found, nearest=False)
     assert "of host memory" in said
 
 

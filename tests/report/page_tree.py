@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from autotune.domain.answer.recommendation import ProbedRun
@@ -14,12 +14,24 @@ from autotune.report.recorded import recorded_payload
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
+    from autotune.domain.config import Config
     from autotune.report.schema import RecommendationPayload
 
 
 def payload_of(answer: Recommendation) -> RecommendationPayload:
     """As a run folder keeps it: through JSON."""
     return recorded_payload(json.loads(dumps(recommendation_payload(answer))), "here")
+
+
+def run(
+    config: Config, predicted_s: float | None, measured_s: float | None, **facts: Any
+) -> ProbedRun:
+    """A probe: it ran, unless `facts` say something else."""
+    own = {"status": "ok", "role": "search", "reused": False, "memory_bytes": 5e10, "wall_s": 30.0}
+    return ProbedRun(
+        config=config.as_record(), predicted_step_s=predicted_s, step_time_s=measured_s,
+        **{**own, **facts},
+    )  # fmt: skip
 
 
 def tree_of(page: str) -> ET.Element:
@@ -65,8 +77,8 @@ def probed(answer: Recommendation) -> Recommendation:
     return replace(
         answer,
         probed=(
-            ProbedRun(answer.best.config, "ok", "search", False, 0.16, 0.18, 5e10, 30.0, 0.1, 0.2),
-            ProbedRun(other, "oom", "search", False, 0.15, None, None, 12.0),
-            ProbedRun(other, "ok", "search", True, None, 0.2, 5e10, 40.0),
+            run(answer.best.config, 0.16, 0.18, predicted_p10_s=0.1, predicted_p90_s=0.2),
+            run(other, 0.15, None, status="oom", memory_bytes=None),
+            run(other, None, 0.2, reused=True),
         ),
     )

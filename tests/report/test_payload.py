@@ -144,8 +144,11 @@ def test_why_nothing_fits_is_recorded_and_may_be_absent_in_older_records(samples
     assert best is not None
     batch = LongestBatch(8, 1024, "stated")
     missing = Shortfall(
-        best.offer, best.config, "memory", 80e9, 70e9, 0.0, best.memory_bytes, "backward",
-        "the backward pass of the loss and its logits", batch,
+        device="h100-sxm", device_count=1, config=best.config.as_dict(), resource="memory",
+        required_bytes=80e9, available_bytes=70e9, fits_probability=0.0,
+        memory_bytes=best.memory_bytes.as_dict(), phase="backward",
+        instant="the backward pass of the loss and its logits", longest_batch=batch,
+        memory_source="",
     )  # fmt: skip
     rec = replace(samples.infeasible, rejected=replace(rejected, shortfall=missing))
     payload = json.loads(dumps(recommendation_payload(rec)))

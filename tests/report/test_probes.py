@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.domain.answer.recommendation import ProbedRun
 from autotune.report.payload import dumps, recommendation_payload
 from autotune.report.sections.answer import TUNE_REPORT
+from tests.report.page_tree import run
 
 if TYPE_CHECKING:
     from samples import Samples
@@ -18,15 +18,12 @@ def test_every_probe_has_a_line_with_what_was_predicted_and_measured(samples: Sa
     assert best is not None
     slower = best.config.with_knobs(activation_checkpointing="full")
     runs = (
-        ProbedRun(best.config, "ok", "search", reused=False, predicted_step_s=0.5,
-                  step_time_s=1.0, memory_bytes=2.0**30, wall_s=9.0),
-        ProbedRun(best.config, "ok", "confirm", reused=True, predicted_step_s=0.5,
-                  step_time_s=1.0, memory_bytes=2.0**30, wall_s=9.0),
-        ProbedRun(slower, "oom_device", "search", reused=False, predicted_step_s=0.5,
-                  step_time_s=None, memory_bytes=None, wall_s=9.0),
-    )  # fmt: skip
+        run(best.config, 0.5, 1.0, wall_s=9.0),
+        run(best.config, 0.5, 1.0, role="confirm", reused=True),
+        run(slower, 0.5, None, status="oom_device", memory_bytes=None),
+    )
     payload = recommendation_payload(replace(samples.full, probed=runs))
-    assert [run["status"] for run in payload["probed"]] == ["ok", "ok", "oom_device"]
+    assert [each["status"] for each in payload["probed"]] == ["ok", "ok", "oom_device"]
     assert dumps(payload)
     text = TUNE_REPORT.text(payload, width=110)
     section = text[text.index("\nProbes\n") :].splitlines()[:7]

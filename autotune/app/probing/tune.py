@@ -336,7 +336,7 @@ def _runs(found: Probed) -> tuple[ProbedRun, ...]:
     """Every probe as the report shows it."""
     return tuple(
         ProbedRun(
-            config=config_of(record), status=record.status, role=record.role,
+            config=config_of(record).as_record(), status=record.status, role=record.role,
             reused=record.reused, predicted_step_s=record.predicted.get("whole_step_s"),
             step_time_s=record.step_s(accumulation) if record.ok else None,
             memory_bytes=record.needed_bytes or None, wall_s=record.wall_s,

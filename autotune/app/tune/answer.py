@@ -23,14 +23,17 @@ from autotune.cost.spread.variance import (
     never_measured_note,
     new_program_note,
 )
+from autotune.domain.answer.contract import copied
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import (
     Decisive,
+    Nearest,
     Recommendation,
     Rejected,
     SearchRecord,
     WorthProbe,
 )
+from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
 from autotune.report.phrases import marked_name
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job, Limits
     from autotune.domain.observation import Calibration
-    from autotune.domain.outcome import Estimated
+    from autotune.domain.outcome import Estimated, Infeasible
     from autotune.search.selection import Objective, Selection
     from autotune.search.study.study import Exploration
 
@@ -311,10 +314,9 @@ def _missed(priced: Priced, pick: int | None, objective: Objective) -> tuple[str
 
 def _machine_words(each: Relaxation) -> str:
     """A machine with what the job would take and cost there: "2x l40s: 22.0 h, $44.03 (old)"."""
-    if each.offer is None:  # pragma: no cover - another machine has its offer
-        return each.change
     figures = f"{format_seconds(each.duration_s)}, {format_usd(each.cost_usd)}"
-    return f"{each.offer.label}: {marked_name(figures, {'price_marks': each.offer.price_marks})}"
+    label = machine_label(each.device or "", each.device_count or 1, spot=False, instance=None)
+    return f"{label}: {marked_name(figures, each)}"
 
 
 def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
@@ -354,7 +356,17 @@ def _rejected(priced: Priced, pick: int | None, objective: Objective) -> Rejecte
     return Rejected(
         count=sum(by_reason.values()),
         by_reason=by_reason,
-        nearest=tuple(alternatives.as_infeasible(bill, i) for i in near),
+        nearest=tuple(_nearest(alternatives.as_infeasible(bill, i)) for i in near),
         relaxations=relaxed,
         shortfall=shortfall_of(bill, near[0]) if lost and near else None,
+    )
+
+
+def _nearest(miss: Infeasible) -> Nearest:
+    return copied(
+        Nearest,
+        miss,
+        config=miss.config.as_record(),
+        device=miss.offer.device.name,
+        device_count=miss.offer.count,
     )

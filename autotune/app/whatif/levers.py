@@ -279,9 +279,7 @@ def opened_note(job: Job, best: Estimated, others: Sequence[Relaxation]) -> str:
     machine = next((each for each in others if each.kind == "machine"), None)
     if machine is not None:
         figures = f"{format_seconds(machine.duration_s)}, {format_usd(machine.cost_usd)}"
-        marks = machine.offer.price_marks if machine.offer is not None else ()
-        figures = marked_name(figures, {"price_marks": marks})
-        text += f". Without it {machine.change}: {figures}"
+        text += f". Without it {machine.change}: {marked_name(figures, machine)}"
     return Decisive(text)
 
 

@@ -310,9 +310,11 @@ class _Asked:
             kind=change.sort,
             apply=" ".join(dict.fromkeys(flags)),
             fits_probability=best.fits_probability,
-            offer=best.offer,
-            config=best.config,
-            knob_class="quality" if change.changes_training else most_of(*classes),
+            device=best.offer.device.name,
+            device_count=best.offer.count,
+            config=values,
+            price_marks=best.offer.price_marks,
+            class_="quality" if change.changes_training else most_of(*classes),
         )
 
     def _states(self, best: Estimated) -> str:

@@ -191,7 +191,7 @@ def _told(
     return Sensitivity(
         key=change.key,
         value=str(value),
-        knob_class=change.changes,
+        class_=change.changes,
         opens=change.typed,
         duration_s=duration_s if told else None,
         cost_usd=cost_usd if told else None,
@@ -202,8 +202,9 @@ def _told(
         unmeasured=told and _unmeasured(bill, index, row, pick),
         basis=row.basis if beside.modelled is None else "calibrated",
         note="; ".join(part for part in notes if part),
-        offer=row.offer,
-        config=row.config,
+        device=row.offer.device.name,
+        device_count=row.offer.count,
+        config=row.config.as_record(),
     )
 
 

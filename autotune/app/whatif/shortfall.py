@@ -27,16 +27,18 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
     phase, words = INSTANTS[instant]
     resource, available, required = _short_of(row, disk, ram)
     return Shortfall(
-        offer=row.offer,
-        config=row.config,
+        device=row.offer.device.name,
+        device_count=row.offer.count,
+        config=row.config.as_dict(),
         resource=resource,
         required_bytes=required,
         available_bytes=available,
         fits_probability=row.fits_probability,
-        memory_bytes=row.memory_bytes,
+        memory_bytes={**row.memory_bytes.as_dict(), "total": row.memory_bytes.total},
         phase=phase,
         instant=words,
         longest_batch=LongestBatch(rows, tokens, length_origin(bill.job, row.config)),
+        memory_source=row.offer.memory_source,
     )
 
 

@@ -27,7 +27,6 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.memory.step import Step
-    from autotune.domain.answer.recommendation import Phase
 
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
 PARTS = (
@@ -35,7 +34,7 @@ PARTS = (
 )  # fmt: skip
 
 # Every instant in words. Forward and backward pass the layers in opposite orders.
-INSTANTS: dict[str, tuple[Phase, str]] = {
+INSTANTS: dict[str, tuple[str, str]] = {
     "reference": ("forward", "the reference model's forward pass over both answers"),
     "layer forward": ("forward", "the forward pass of a decoder layer"),
     "adapted forward": ("forward", "the forward pass of the top layer, at DoRA's norm of a weight"),

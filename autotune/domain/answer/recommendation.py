@@ -6,7 +6,7 @@ Why one configuration does not fit, too: how much is missing, what holds it, whi
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import ABSENT, Answer
 from autotune.domain.answer.limits import misses, odds
@@ -15,19 +15,18 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
     from autotune.domain.answer.waterfall import WhatIf
-    from autotune.domain.config import Config, KnobClass
-    from autotune.domain.device import Offer
     from autotune.domain.job import Job
-    from autotune.domain.outcome import Estimated, Infeasible, MemoryParts, ShortOf
+    from autotune.domain.outcome import Estimated
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaxation(Answer):
     """The smallest change that would make an infeasible job fit. quality: the user's call.
 
     kind: setting (a knob that the search may not touch), lock (one that was pinned), machine,
     quality. apply: options of the command line that make the change. short_of: what the job is
-    short of without it; the bytes are of that.
+    short of without it; the bytes are of that. class_: what it does to the training. The figures
+    are those of `config` on the device that is named.
     """
 
     change: str
@@ -38,20 +37,100 @@ class Relaxation:
     cost_usd: float = 0.0
     kind: str = "setting"
     apply: str = ""
-    short_of: ShortOf = "memory"
+    short_of: str = "memory"
     fits_probability: float = 1.0
-    offer: Offer | None = None
-    config: Config | None = None
-    knob_class: KnobClass = "neutral"  # what it does to the training: quality as above
+    device: str | None = None
+    device_count: int | None = None
+    config: dict[str, int | bool | str] | None = None
+    price_marks: tuple[str, ...] = ()  # as of a row
+    class_: str = "neutral"  # neutral, numeric or quality
+
+    @property
+    def numeric(self) -> bool:
+        """Whether numbers of the training change, and what it learns from does not."""
+        return self.class_ == "numeric"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest(Answer):
+    """A candidate that does not do, and by how much. short_of: memory, disk, ram, shm or limit."""
+
+    config: dict[str, int | bool | str]
+    device: str
+    device_count: int
+    required_bytes: float
+    available_bytes: float
+    short_of: str | None = None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class Part(Answer):
+    """One part of the memory."""
+
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class LongestBatch(Answer):
+    """The batch at which memory peaks, on one device.
+
+    tokens: of all its rows, padding included. origin: where the length of its rows comes from.
+    """
+
+    rows: int
+    tokens_per_row: int
+    tokens: int = field(init=False)
+    origin: str
+
+    def __post_init__(self) -> None:
+        """The tokens follow."""
+        object.__setattr__(self, "tokens", self.rows * self.tokens_per_row)
+
+
+LARGEST = 4  # parts of the memory that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall(Answer):
+    """Why a configuration does not fit. Bytes: of a device, or of the host's disk or RAM.
+
+    resource: memory, disk or ram. over_bytes: missing; at most 0 where it only comes too close.
+    memory_bytes: parts, and their total; largest: those that hold most. instant: of a step, in
+    words; phase: what it is in.
+    """
+
+    device: str
+    device_count: int
+    config: dict[str, int | bool | str]
+    resource: str
+    required_bytes: float
+    available_bytes: float
+    over_bytes: float = field(init=False)
+    fits_probability: float
+    memory_bytes: dict[str, float]
+    largest: tuple[Part, ...] = field(init=False)
+    phase: str
+    instant: str
+    longest_batch: LongestBatch
+    memory_source: str
+
+    def __post_init__(self) -> None:
+        """What is missing and the largest parts follow."""
+        parts = [Part(name, size) for name, size in self.memory_bytes.items() if name != "total"]
+        parts = [part for part in sorted(parts, key=lambda part: -part.bytes) if part.bytes > 0]
+        object.__setattr__(self, "over_bytes", self.required_bytes - self.available_bytes)
+        object.__setattr__(self, "largest", tuple(parts[:LARGEST]))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected(Answer):
     """Candidates that were not priced or do not fit."""
 
     count: int
     by_reason: dict[str, int]
-    nearest: tuple[Infeasible, ...] = ()
+    nearest: tuple[Nearest, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     shortfall: Shortfall | None = None  # of the nearest miss, where nothing fits
 
@@ -108,49 +187,59 @@ class NoiseSeen(Answer):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProbedRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedRun(Answer):
     """One probe, as it is told. role: search, repeat or confirm. None: not measured."""
 
-    config: Config
+    config: dict[str, int | bool | str]
     status: str
     role: str
     reused: bool
     predicted_step_s: float | None
+    predicted_p10_s: float | None = None
+    predicted_p90_s: float | None = None
     step_time_s: float | None
     memory_bytes: float | None
     wall_s: float
-    predicted_p10_s: float | None = None
-    predicted_p90_s: float | None = None
-    disturbed: tuple[str, ...] = ()
+    disturbed: tuple[str, ...] = ()  # why its time is not the machine's own pace
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity(Answer):
     """What one change of the pick is worth, never applied: a closed knob, or the user's choice.
 
+    change: as --set takes it; knob: a knob, or a key of the job file, as `key` has it. class_:
+    neutral, numeric or quality. opens: options of the command line that make the change.
     duration_s and saved_s [s], cost_usd and saved_usd [USD]: None where it does not fit, where
     nobody can tell (padding saved of rows of unknown length), and saved where there is no pick.
-    saved: against the pick. opens: options of the command line that make the change. unmeasured:
-    it rests on a gain that nobody measured on this stack. basis: as of a row's bill; a change is
-    never measured itself. config: the best with the change, on `offer`.
+    saved: against the pick. unmeasured: it rests on a gain that nobody measured on this stack.
+    basis: as of a row's bill; a change is never measured itself. config: the best with the change,
+    on the device that is named.
     """
 
-    key: str  # a knob, or a key of the job file
-    value: str
-    knob_class: KnobClass
+    change: str = field(init=False)
+    knob: str = field(init=False)
+    class_: str
     opens: str
+    key: str
+    value: str
     duration_s: float | None
     cost_usd: float | None
     saved_s: float | None
     saved_usd: float | None
     memory_bytes: float
-    note: str = ""
-    basis: str = "modelled"
-    fits: bool = True
-    unmeasured: bool = False
-    offer: Offer | None = None
-    config: Config | None = None
+    fits: bool
+    unmeasured: bool
+    note: str
+    basis: str
+    device: str | None
+    device_count: int | None
+    config: dict[str, int | bool | str] | None
+
+    def __post_init__(self) -> None:
+        """The change in one word, and the knob, follow."""
+        object.__setattr__(self, "change", f"{self.key}={self.value}")
+        object.__setattr__(self, "knob", self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,46 +349,3 @@ class Recommendation:
     def misses(self) -> tuple[Miss, ...]:
         """The limits that `best` does not keep with the asked probability."""
         return misses(self.limits)
-
-
-Phase = Literal["forward", "backward", "optimizer", "evaluation", "save"]
-
-
-@dataclass(frozen=True, slots=True)
-class LongestBatch:
-    """The batch at which memory peaks. origin: where the length of its rows comes from."""
-
-    rows: int
-    tokens_per_row: int
-    origin: str
-
-    @property
-    def tokens(self) -> int:
-        """[tokens] of one device's batch, padding included."""
-        return self.rows * self.tokens_per_row
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """A configuration against what there is. Bytes: of a device, or of the host's disk or RAM."""
-
-    offer: Offer
-    config: Config
-    resource: Literal["memory", "disk", "ram"]
-    required_bytes: float
-    available_bytes: float
-    fits_probability: float
-    memory_bytes: MemoryParts
-    phase: Phase
-    instant: str  # of a step, in words
-    longest_batch: LongestBatch
-
-    @property
-    def over_bytes(self) -> float:
-        """[bytes] missing; at most 0 where it only comes too close."""
-        return self.required_bytes - self.available_bytes
-
-    def largest(self, most: int = 4) -> tuple[tuple[str, float], ...]:
-        """The parts that hold most of the memory, the largest first."""
-        parts = sorted(self.memory_bytes.as_dict().items(), key=lambda item: -item[1])
-        return tuple((name, size) for name, size in parts[:most] if size > 0)

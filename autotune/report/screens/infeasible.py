@@ -31,13 +31,9 @@ from autotune.report.sections.memory import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.domain.answer.recommendation import Asked
+    from autotune.domain.answer.recommendation import Asked, Relaxation, Shortfall
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import (
-        RecommendationPayload,
-        RelaxationPayload,
-        ShortfallPayload,
-    )
+    from autotune.report.schema import RecommendationPayload
 
 NAME, CHANGE = 48, 40  # [characters] of a job's name; of a change's
 WHOLE_CHANGE = 110  # of a change that may take some lines
@@ -61,7 +57,7 @@ def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Se
     ]
 
 
-def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) -> Section:
+def why_section(missing: Shortfall | None, tight: int, *, nearest: bool) -> Section:
     """What is short, by how much, and what holds it."""
     if missing is None:
         return Section("", ())
@@ -73,7 +69,7 @@ def why_section(missing: ShortfallPayload | None, tight: int, *, nearest: bool) 
     return Section("What is short", tuple(blocks))
 
 
-def reasons_section(by_reason: dict[str, int], missing: ShortfallPayload | None) -> Section:
+def reasons_section(by_reason: dict[str, int], missing: Shortfall | None) -> Section:
     """Why candidates are not valid, where none came as far as memory."""
     if missing is not None or not by_reason:
         return Section("", ())
@@ -82,7 +78,7 @@ def reasons_section(by_reason: dict[str, int], missing: ShortfallPayload | None)
 
 
 def relaxed_sections(
-    changes: Sequence[RelaxationPayload], asked: Asked | None, command: str, tight: int
+    changes: Sequence[Relaxation], asked: Asked | None, command: str, tight: int
 ) -> list[Section]:
     """The two smallest changes of each kind, and the command that makes the first of each."""
     most, length = fewer(OF_EACH, tight, 4), WHOLE_CHANGE if shows(tight, until=3) else CHANGE
@@ -101,7 +97,7 @@ def relaxed_sections(
 
 
 def _relaxed(
-    title: str, changes: Sequence[RelaxationPayload], asked: Asked | None, command: str, length: int
+    title: str, changes: Sequence[Relaxation], asked: Asked | None, command: str, length: int
 ) -> Section:
     if not changes:
         return Section("", ())

@@ -39,7 +39,6 @@ from autotune.report.sections.limits import (
     limit_phrases,
 )
 from autotune.report.sections.memory import nothing_fits, shortfall_sections, traced_blocks
-from autotune.report.sections.probes import probes_section
 from autotune.report.sections.settings import (
     alternatives_section,
     front_section,
@@ -56,17 +55,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.domain.answer.limits import LimitOdds
+    from autotune.domain.answer.recommendation import Nearest, ProbedRun, Rejected
     from autotune.report.layout.blocks import Block, Table
-    from autotune.report.schema import (
-        EstimatePayload,
-        JobPayload,
-        NearestPayload,
-        RecommendationPayload,
-        RejectedPayload,
-        Row,
-    )
+    from autotune.report.schema import EstimatePayload, JobPayload, RecommendationPayload, Row
 
 NEAREST = 3
+NOT_MEASURED = "-"
 MACHINES = 12  # assumptions about machines that are listed one by one
 _FOLDED = {
     "host": "typical of each; --format json has them",
@@ -90,7 +84,7 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
         sections.append(contradictions_section(payload.contradictions))
         sections += [alternatives_section(payload), front_section(payload)]
     sections += [
-        probes_section(payload),
+        _probes_section(payload),
         _rejected_section(payload.rejected, best),
         _changes_section(payload),
         closed_section(payload),
@@ -284,7 +278,7 @@ def _usable_note(row: Row) -> Paragraph:
     )
 
 
-def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
+def _rejected_section(rejected: Rejected, best: Row | None) -> Section:
     blocks: list[Block] = []
     if rejected.by_reason:
         counts = sorted(rejected.by_reason.items(), key=lambda item: (-item[1], item[0]))
@@ -298,7 +292,7 @@ def _rejected_section(rejected: RejectedPayload, best: Row | None) -> Section:
     return Section(title, tuple(blocks))
 
 
-def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table:
+def _nearest_table(nearest: Sequence[Nearest], best: Row | None) -> Table:
     rows = (
         (
             f"{miss.device_count}x {miss.device}",
@@ -312,19 +306,55 @@ def _nearest_table(nearest: Sequence[NearestPayload], best: Row | None) -> Table
     return table(rows, "device", "config", ">needs", ">usable", ">over by")
 
 
-def _unlike(miss: NearestPayload, best: Row | None) -> str:
+def _unlike(miss: Nearest, best: Row | None) -> str:
     """What the miss does otherwise than a pick on the same machine, else its whole config."""
     if best and (miss.device, miss.device_count) == (best.device, best.device_count):
         return differences(miss.config, best.config)
     return config_phrase(miss.config)
 
 
-def _over(miss: NearestPayload) -> str:
+def _over(miss: Nearest) -> str:
     over = miss.required_bytes - miss.available_bytes
     short = miss.short_of or miss.reason
     if over > 0:
         return format_bytes(over) + ("" if short == "memory" else f" of {short}")
     return "too close" if short == "memory" else short
+
+
+def _probes_section(payload: RecommendationPayload) -> Section:
+    """One line a probe; nothing for an answer without probes."""
+    runs = payload.probed
+    if not runs:
+        return Section("Probes", ())
+    best = payload.best
+    pick = best.config if best else runs[0].config
+    rows = (_probe(run, pick) for run in runs)
+    titles = ("config", ">predicted", ">measured", ">ratio", ">memory", "outcome")
+    note = Paragraph("Seconds of an optimizer step; configs are told by what the pick does not.",
+                     "quiet")  # fmt: skip
+    return section("Probes", table(rows, *titles), note)
+
+
+def _probe(run: ProbedRun, pick: dict[str, int | bool | str]) -> tuple[str, ...]:
+    predicted, measured = run.predicted_step_s, run.step_time_s
+    words = {"same settings": "the pick"}
+    config = differences(run.config, pick)
+    ratio = f"{measured / predicted:.2f}" if measured and predicted else NOT_MEASURED
+    outcome = "run again" if run.role in {"confirm", "repeat"} else "ran"
+    if run.status != "ok":
+        outcome = run.status
+    if run.disturbed:
+        outcome += ", disturbed"
+    if run.reused:
+        outcome += ", earlier study"
+    return (
+        words.get(config, config),
+        format_seconds(predicted) if predicted else NOT_MEASURED,
+        format_seconds(measured) if measured else NOT_MEASURED,
+        ratio,
+        format_bytes(run.memory_bytes) if run.memory_bytes else NOT_MEASURED,
+        outcome,
+    )
 
 
 def _changes_section(payload: RecommendationPayload) -> Section:

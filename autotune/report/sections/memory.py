@@ -7,17 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.answer.contract import copied
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, table
 from autotune.report.phrases import chance, config_phrase, marked_name
-from autotune.report.schema import (
-    LongestBatchPayload,
-    PartPayload,
-    RelaxationPayload,
-    ShortfallPayload,
-)
 from autotune.report.sections.how_to_run import again
 
 if TYPE_CHECKING:
@@ -28,46 +21,12 @@ if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block, Table
     from autotune.report.schema import JobPayload
 
-LARGEST = 4
-
-
 ON_HOST = ("disk", "ram")  # short of the host, not of the device
 
 
-def shortfall_payload(found: Shortfall | None) -> ShortfallPayload | None:
-    """Why the nearest configuration does not fit; None where one does."""
-    if found is None:
-        return None
-    return copied(
-        ShortfallPayload,
-        found,
-        device=found.offer.device.name,
-        device_count=found.offer.count,
-        config=found.config.as_dict(),
-        memory_bytes={**found.memory_bytes.as_dict(), "total": found.memory_bytes.total},
-        largest=tuple(PartPayload(name=name, bytes=size) for name, size in found.largest(LARGEST)),
-        longest_batch=copied(LongestBatchPayload, found.longest_batch),
-        memory_source=found.offer.memory_source,
-    )
-
-
-def relaxation_payload(change: Relaxation) -> RelaxationPayload:
-    """One change after which the job fits."""
-    return copied(
-        RelaxationPayload,
-        change,
-        quality=bool(change.quality),
-        device=change.offer.device.name if change.offer else None,
-        device_count=change.offer.count if change.offer else None,
-        config=change.config.as_dict() if change.config else None,
-        price_marks=change.offer.price_marks if change.offer else (),
-        class_=change.knob_class,
-    )
-
-
 def shortfall_sections(
-    missing: ShortfallPayload | None,
-    changes: Sequence[RelaxationPayload],
+    missing: Shortfall | None,
+    changes: Sequence[Relaxation],
     asked: Asked | None,
     *,
     nearest: bool,
@@ -81,7 +40,7 @@ def shortfall_sections(
     return [*sections, _changes(changes, asked, command, missing=missing is not None)]
 
 
-def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
+def _why(missing: Shortfall, *, nearest: bool) -> Section:
     blocks: list[Block] = [Paragraph(shortfall_lead(missing, nearest=nearest))]
     if missing.resource in ON_HOST:
         return Section("Why it does not fit", tuple(blocks))
@@ -96,7 +55,7 @@ def _why(missing: ShortfallPayload, *, nearest: bool) -> Section:
     return Section("Why it does not fit", tuple(blocks))
 
 
-def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
+def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
     """What is missing, in a sentence. nearest: it is the nearest of many that do not fit."""
     count = missing.device_count
     where = f"{count}x {missing.device}"
@@ -126,7 +85,7 @@ def shortfall_lead(missing: ShortfallPayload, *, nearest: bool) -> str:
     )
 
 
-def holders(missing: ShortfallPayload) -> str:
+def holders(missing: Shortfall) -> str:
     """The largest parts of the memory, each with its share."""
     total = missing.memory_bytes["total"]
     named = [
@@ -137,7 +96,7 @@ def holders(missing: ShortfallPayload) -> str:
     return f"largest parts: {', '.join(named)}"
 
 
-def row_that_decides(missing: ShortfallPayload) -> str:
+def row_that_decides(missing: Shortfall) -> str:
     """The batch at which memory peaks."""
     batch = missing.longest_batch
     rows, tokens = batch.rows, format_count(batch.tokens_per_row)
@@ -148,7 +107,7 @@ def row_that_decides(missing: ShortfallPayload) -> str:
 
 
 def _changes(
-    changes: Sequence[RelaxationPayload],
+    changes: Sequence[Relaxation],
     asked: Asked | None,
     command: str,
     *,
@@ -189,8 +148,8 @@ def _changes(
 
 
 def by_class(
-    changes: Sequence[RelaxationPayload],
-) -> tuple[list[RelaxationPayload], list[RelaxationPayload], list[RelaxationPayload]]:
+    changes: Sequence[Relaxation],
+) -> tuple[list[Relaxation], list[Relaxation], list[Relaxation]]:
     """Those that keep the training, those that change its numbers, those that change the result."""
     free = [change for change in changes if not change.quality]
     return (
@@ -201,7 +160,7 @@ def by_class(
 
 
 def changes_table(
-    changes: Sequence[RelaxationPayload], *titles: str, words: Callable[[str], str] = str
+    changes: Sequence[Relaxation], *titles: str, words: Callable[[str], str] = str
 ) -> Table:
     """What each change takes and needs. words: how it is named."""
     rows = (

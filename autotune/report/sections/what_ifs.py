@@ -13,7 +13,8 @@ from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.report.schema import RecommendationPayload, Row, SensitivityPayload
+    from autotune.domain.answer.recommendation import Sensitivity
+    from autotune.report.schema import RecommendationPayload, Row
 
 UNMEASURED = "nobody has measured this gain with your software"
 OPENINGS = 2  # of them are named at most, where there is little room
@@ -52,7 +53,7 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
         listed = ", ".join(f"`{first[knob]}`" for knob in knobs)
         return f"May save more, depending on the row lengths: {listed}." if knobs else ""
     before_s = best.duration_s.p50
-    of_knob: dict[str, SensitivityPayload] = {}
+    of_knob: dict[str, Sensitivity] = {}
     for each in sorted(payload.sensitivities, key=lambda own: -(own.saved_s or 0.0)):
         if each.class_ != "quality" and _is_worth_a_line(each, before_s):
             of_knob.setdefault(each.knob, each)
@@ -60,12 +61,12 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     return f"You could save more with {'; '.join(told)}." if told else ""
 
 
-def _is_worth_a_line(each: SensitivityPayload, before_s: float) -> bool:
+def _is_worth_a_line(each: Sensitivity, before_s: float) -> bool:
     saved_s, saved_usd = each.saved_s or 0.0, each.saved_usd or 0.0
     return saved_s >= WORTH * before_s and (saved_s >= WORTH_S or saved_usd >= WORTH_USD)
 
 
-def _opening(each: SensitivityPayload, before_s: float) -> str:
+def _opening(each: Sensitivity, before_s: float) -> str:
     after_s = each.duration_s or 0.0
     value = f" ({each.value})" if each.value not in {"on", "off"} else ""
     words = f"`{each.opens}`{value if '=' not in each.opens else ''}: "
@@ -73,7 +74,7 @@ def _opening(each: SensitivityPayload, before_s: float) -> str:
     return f"{words}, unmeasured)" if each.unmeasured else f"{words})"
 
 
-def effect(each: SensitivityPayload) -> str:
+def effect(each: Sensitivity) -> str:
     """What opening a closed knob changes for the user, in a few words."""
     knob = KNOBS.get(each.knob)
     if knob and knob.effect:
@@ -82,7 +83,7 @@ def effect(each: SensitivityPayload) -> str:
 
 
 def _worth_section(
-    title: str, payload: RecommendationPayload, found: Sequence[SensitivityPayload]
+    title: str, payload: RecommendationPayload, found: Sequence[Sensitivity]
 ) -> Section:
     """A table of changes; without what each saves where nobody stated how long the rows are."""
     pick, saves = payload.best, not lengths_open(payload.job)
@@ -116,7 +117,7 @@ def _figures(
     return show(value), f"{sign}{show(abs(saved))}"
 
 
-def _to_know(each: SensitivityPayload, pick: Row | None) -> list[str]:
+def _to_know(each: Sensitivity, pick: Row | None) -> list[str]:
     """What to know of a change: what it does, what moves with it, and how sure it is."""
     own = each.class_ == "quality"
     words = (
@@ -128,7 +129,7 @@ def _to_know(each: SensitivityPayload, pick: Row | None) -> list[str]:
     return [*words, *([each.note] if each.note else [])]
 
 
-def _moved(each: SensitivityPayload, pick: Row | None) -> str:
+def _moved(each: Sensitivity, pick: Row | None) -> str:
     """The settings that move with a change that fits; empty where it stands alone."""
     config = each.config
     if pick is None or config is None or not each.fits:
