@@ -9,12 +9,14 @@ may be worth, for a probe to decide.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif import explain
 from autotune.app.whatif.levers import opened_note
 from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import keeping_the_limits, relaxations
+from autotune.app.whatif.sensitivities import sensitivities
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.waterfall import State, knobs_edit
 from autotune.cost.spread.variance import (
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from autotune.app.tune.tracing import Tracing
     from autotune.app.whatif.waterfall import RunEdit
     from autotune.cost.bill import Bill
-    from autotune.domain.answer.recommendation import Relaxation, Sensitivity
+    from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.config import Config
     from autotune.domain.job import Job, Limits
     from autotune.domain.observation import Calibration
@@ -182,26 +184,20 @@ def answer_of(
     priced: Priced, options: Options, explored: Exploration, chosen: Selection, tracing: Tracing
 ) -> Recommendation:
     """The recommendation around what was chosen, before its run is finished."""
-    bill, pick = priced.bill, chosen.index
+    bill, job = priced.bill, priced.job
     among = _among(options, explored)
-    machines = _machines(priced, tracing, options.objective, among)
-    front = alternatives.pareto_front(bill, among)[:FRONT_SHOWN]
-    others = _others(bill, chosen, options.objective, among)
-    found = () if pick is None else differences(bill, pick, others, options.objective)
-    ties = too_close(found)
-    rejected = _rejected(priced, pick, options.objective)
-    return Recommendation(
-        job=priced.job,
-        best=tracing.row(pick) if pick is not None else None,
+    each = best_of_each_offer(bill, options.objective, among) if len(job.offers) > 1 else ()
+    pick = None if chosen.index is None else tracing.row(chosen.index)
+    found = Recommendation(
+        job=job,
+        best=pick,
         today=_today(priced),
-        alternatives=tuple(tracing.row(i) for i in others),
-        pareto=tuple(tracing.row(i) for i in front),
-        machines=machines,
-        beyond=tuple(tracing.row(i) for i in alternatives.beyond_front(bill)[:BEYOND_SHOWN]),
-        tie=bool(ties),
-        ties=ties,
-        differences=found,
-        rejected=rejected,
+        alternatives=(),
+        pareto=tuple(map(tracing.row, alternatives.pareto_front(bill, among)[:FRONT_SHOWN])),
+        machines=tuple(map(tracing.row, each)),
+        beyond=tuple(map(tracing.row, alternatives.beyond_front(bill)[:BEYOND_SHOWN])),
+        tie=False,
+        rejected=_rejected(priced, chosen.index, options.objective),
         search=SearchRecord(
             score=options.score,
             sampler=options.sampler,
@@ -215,20 +211,50 @@ def answer_of(
             stopped_because=explored.stopped_because,
             objective=options.objective,
         ),
-        reasons=explain.reasons(bill, pick) if pick is not None else {},
-        narrowest=narrowest_input(bill, pick) if pick is not None else "",
-        narrowings=narrowings(bill, pick) if pick is not None else (),
+        warnings=(*priced.warnings, *tracing.notes),
+        sensitivities=sensitivities(job, priced.space, priced.calibration, pick),
+    )
+    if chosen.index is None or pick is None:
+        return found
+    return _around(found, pick, chosen.index, priced, tracing, options.objective,
+                   _others(bill, chosen, options.objective, among))  # fmt: skip
+
+
+def _around(
+    found: Recommendation, best: Estimated, pick: int, priced: Priced, tracing: Tracing,
+    objective: Objective, others: Sequence[int],
+) -> Recommendation:  # fmt: skip
+    """The answer with what only a pick has around it. best: its row; pick: its place in the bill.
+
+    others: the alternatives' places.
+    """
+    bill, job = priced.bill, priced.job
+    apart = differences(bill, pick, others, objective)
+    ties = too_close(apart)
+    modelled = bill.estimate(pick)
+    return replace(
+        found,
+        alternatives=tuple(map(tracing.row, others)),
+        tie=bool(ties),
+        ties=ties,
+        differences=apart,
+        reasons=explain.reasons(bill, pick),
+        narrowest=narrowest_input(bill, pick),
+        narrowings=narrowings(bill, pick),
         warnings=(
-            *_opened(priced, rejected, pick),
-            *_missed(priced, pick, options.objective),
-            *moved_notes(priced.job, None if pick is None else bill.candidates.config(pick)),
+            *_opened(priced, modelled, found.rejected),
+            *_missed(priced, modelled, objective),
+            *moved_notes(job, modelled.config),
             *priced.warnings,
-            *_unseen(bill, pick),
-            *_disk(bill, pick),
+            *_unseen(bill, modelled),
+            *explain.disk_note(bill, pick),
+            *explain.ram_note(bill, pick),
             *tracing.notes,
         ),
-        sensitivities=_sensitivities(priced, tracing, pick),
-        worth_a_probe=_worth_a_probe(priced, tracing, pick, machines, options.objective),
+        worth_a_probe=(
+            *machines_worth_a_probe(job, best, found.machines, objective),
+            *worth_a_probe(job, priced.calibration, best),
+        ),
     )
 
 
@@ -248,62 +274,17 @@ def _others(
     return alternatives.with_runner_up(bill, chosen, found, objective)
 
 
-def _machines(
-    priced: Priced, tracing: Tracing, objective: Objective, among: tuple[int, ...] | None
-) -> tuple[Estimated, ...]:
-    """The best of each offer, where there are several."""
-    if len(priced.job.offers) == 1:
-        return ()
-    return tuple(tracing.row(i) for i in best_of_each_offer(priced.bill, objective, among))
-
-
-def _sensitivities(priced: Priced, tracing: Tracing, pick: int | None) -> tuple[Sensitivity, ...]:
-    """What closed knobs and the user's own choices would be worth on the pick's machine."""
-    from autotune.app.whatif.sensitivities import sensitivities
-
-    row = None if pick is None else tracing.row(pick)
-    return sensitivities(priced.job, priced.space, priced.calibration, row)
-
-
-def _worth_a_probe(
-    priced: Priced,
-    tracing: Tracing,
-    pick: int | None,
-    machines: tuple[Estimated, ...],
-    objective: Objective,
-) -> tuple[WorthProbe, ...]:
-    """Machines that nobody measured and may be better, then such changes of the pick."""
-    if pick is None:
-        return ()
-
-    best = tracing.row(pick)
-    return (
-        *machines_worth_a_probe(priced.job, best, machines, objective),
-        *worth_a_probe(priced.job, priced.calibration, best),
-    )
-
-
-def _disk(bill: Bill, pick: int | None) -> tuple[str, ...]:
-    """What to say of the pick's checkpoints, and of what is offloaded, beside an unstated host."""
-    if pick is None:
-        return ()
-    return (*explain.disk_note(bill, pick), *explain.ram_note(bill, pick))
-
-
-def _opened(priced: Priced, rejected: Rejected, pick: int | None) -> tuple[str, ...]:
+def _opened(priced: Priced, best: Estimated, rejected: Rejected) -> tuple[str, ...]:
     """What to say of a knob that was opened because nothing fitted without it."""
-    if pick is None or priced.job is priced.asked:
+    if priced.job is priced.asked:
         return ()
-    return (opened_note(priced.asked, priced.bill.estimate(pick), rejected.relaxations),)
+    return (opened_note(priced.asked, best, rejected.relaxations),)
 
 
-def _missed(priced: Priced, pick: int | None, objective: Objective) -> tuple[str, ...]:
+def _missed(priced: Priced, best: Estimated, objective: Objective) -> tuple[str, ...]:
     """Where the pick misses a limit: the machines that would keep all of them."""
     job = priced.job
-    if pick is None:
-        return ()
-    row = priced.bill.estimate(pick)
-    if all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd)):
+    if all(each.kept for each in odds(job.limits, best.duration_s, best.cost_usd)):
         return ()
     found = keeping_the_limits(job, priced.space, priced.calibration, objective)
     if not found:
@@ -319,16 +300,15 @@ def _machine_words(each: Relaxation) -> str:
     return f"{label}: {marked_name(figures, each)}"
 
 
-def _unseen(bill: Bill, pick: int | None) -> tuple[str, ...]:
+def _unseen(bill: Bill, best: Estimated) -> list[str]:
     """What to say when no measured training step speaks of the pick's device or of its program."""
-    if pick is None or bill.basis != "modelled":
-        return ()
-    device = bill.candidates.offer(pick).device
-    notes = (
-        never_measured_note(device),
-        new_program_note(bill.job),
-    )
-    return tuple(note for note in notes if note)
+    if bill.basis != "modelled":
+        return []
+    return [
+        note
+        for note in (never_measured_note(best.offer.device), new_program_note(bill.job))
+        if note
+    ]
 
 
 def _today(priced: Priced) -> Estimated | None:

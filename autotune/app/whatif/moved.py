@@ -106,10 +106,8 @@ def uncounted_notes(job: Job) -> list[str]:
     ]
 
 
-def moved_notes(job: Job, pick: Config | None) -> list[str]:
+def moved_notes(job: Job, pick: Config) -> list[str]:
     """A sentence for each: what changes, and how to keep it."""
-    if pick is None:
-        return []
     after = pick.as_dict()
     gone: list[str] = uncounted_notes(job) + [
         Decisive(f"today's {name} {item.value} ({item.why}); the pick has {after[name]}")
