@@ -18,12 +18,12 @@ from autotune.app.hardware.measuring import (
 )
 from autotune.app.hardware.this_machine import MOST_LOG_SD
 from autotune.catalog.devices import cpu_device, local_host
-from autotune.catalog.software import install_command
+from autotune.catalog.software import REQUIRED, install_command
 from autotune.domain.errors import InputError
 from autotune.domain.units import GB, GIB, MB, format_bytes, format_seconds
 from autotune.frozen import dataclass
 from autotune.probe import device as devices
-from autotune.probe.machine.measure import PARTS, figure, write_once
+from autotune.probe.machine.measure import PARTS, WRITTEN_BYTES, figure, write_once
 from autotune.probe.memo import installed_versions
 
 if TYPE_CHECKING:
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from autotune.probe.worker.contract import Phase
 
 Level = Literal["fine", "note", "missing"]
-WRITTEN_BYTES = 128 * 2**20
 PACKAGES = (
     "torch", "transformers", "peft", "accelerate", "trl", "datasets", "bitsandbytes",
     "flash_attn", "deepspeed", "kernels",
 )  # fmt: skip
-NEEDED = ("torch", "transformers", "peft", "accelerate")
 SMALL_SHM_BYTES = 1 * GIB
 SLOW_WRITE_BYTES_PER_S = 100 * MB
 BUSY_BYTES = 1 * GIB
@@ -69,7 +67,7 @@ class Examination:
     @property
     def can_probe(self) -> bool:
         """Whether `tune --score probe` could run here."""
-        return not any(f.level == "missing" and f.name in NEEDED for f in self.findings)
+        return not any(f.level == "missing" and f.name in REQUIRED for f in self.findings)
 
 
 def examine(folder: Path) -> Examination:
@@ -201,10 +199,10 @@ def _versions(versions: dict[str, str]) -> list[Finding]:
     for name in PACKAGES:
         if name in versions:
             found.append(Finding(name, versions[name], _about(name)))
-        elif name in NEEDED:
+        elif name in REQUIRED:
             text = f"probes and traces need it: {install_command('probe')}"
             found.append(Finding(name, "not installed", text, "missing"))
-    absent = [name for name in PACKAGES if name not in versions and name not in NEEDED]
+    absent = [name for name in PACKAGES if name not in versions and name not in REQUIRED]
     if absent:
         text = "settings that need them are left out, or cannot run here"
         found.append(Finding(", ".join(absent), "not installed", text, "note"))
@@ -347,7 +345,7 @@ def job_blocks(gpus: list[LocalDevice], versions: dict[str, str], write: float) 
     )
     if write > 0:
         lines += f"      checkpoint_write: {write / MB:.0f} MB/s\n"
-    stated = {name: versions[name] for name in (*NEEDED, "trl", "bitsandbytes", "flash_attn")
+    stated = {name: versions[name] for name in (*REQUIRED, "trl", "bitsandbytes", "flash_attn")
               if name in versions}  # fmt: skip
     if not stated:
         return lines

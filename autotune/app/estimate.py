@@ -9,7 +9,7 @@ from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.levers import last_resort
 from autotune.app.whatif.moved import uncounted_notes
-from autotune.app.whatif.relaxations import CLOSED_FORMS, relaxations, relaxations_of
+from autotune.app.whatif.relaxations import relaxations, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
@@ -17,7 +17,7 @@ from autotune.claims.feasibility import check_claim
 from autotune.cost.columns import reusing_tables
 from autotune.cost.spread.variance import never_measured_note, new_program_note
 from autotune.domain.candidates import CLOSED_FORM
-from autotune.domain.config import KNOBS
+from autotune.domain.config import CLOSED_FORMS, KNOBS
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing, bills_of

@@ -33,6 +33,7 @@ from autotune.claims.run import (
 from autotune.claims.speed import speeds_of, verdict_text
 from autotune.claims.table import findings
 from autotune.cost.time import flops
+from autotune.domain.config import split_of
 from autotune.domain.job import Lengths
 from autotune.domain.statement import About, Span
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
@@ -106,12 +107,11 @@ def _evidence(runs: PricedRuns, entry: Sequence[Observation], price: Price) -> I
 
 def _batch(job: Job, observation: Observation) -> Iterator[str]:
     """A run of the past whose split makes another batch than the job's."""
-    micro, accumulation = (
-        observation.knobs.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps")
-    )
+    split = split_of(observation.knobs)
     rows = observation.facts.get("global_batch")
-    if None in {micro, accumulation} or observation.today or rows == job.global_batch_size:
+    if split is None or observation.today or rows == job.global_batch_size:
         return
+    micro, accumulation = split
     yield (
         f"{observation.id}: micro-batch {micro} x accumulation {accumulation} is {rows} rows a "
         f"step, and the job's are {job.global_batch_size}"

@@ -15,6 +15,7 @@ from autotune.claims.run import (
 )
 from autotune.cost.parameters import adapter_parameters
 from autotune.cost.time.checkpoint import SAVE_OVERHEAD_S
+from autotune.domain.config import SPLIT
 from autotune.domain.statement import Span
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 
@@ -73,9 +74,7 @@ def _batch(job: Job, statement: Statement) -> Iterator[str]:
     rows = stated_batch(about, about.count)
     if rows is None or rows == batch:
         return
-    micro, accumulation = (
-        about.knobs[name] for name in ("micro_batch_size", "gradient_accumulation_steps")
-    )
+    micro, accumulation = (about.knobs[name] for name in SPLIT)
     times = f" x {about.count}" if about.count > 1 else ""
     yield batch_text(f"micro-batch {micro} x accumulation {accumulation}{times}", rows, batch)
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.domain.config import split_of
 from autotune.domain.units import HOUR_S, MINUTE_S, format_count
 from autotune.evidence.reference import Run, described_run
 from autotune.frozen import dataclass
@@ -123,12 +124,8 @@ def priced(run: Run, price: Price) -> PricedRun:
 
 def stated_batch(about: About, count: int) -> int | None:
     """The global batch that a stated split makes; None where no whole split is stated."""
-    micro, accumulation = (
-        about.knobs.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps")
-    )
-    if micro is None or accumulation is None:
-        return None
-    return int(micro) * int(accumulation) * count
+    split = split_of(about.knobs)
+    return None if split is None else math.prod((*split, count))
 
 
 def _varied(job: Job, about: About) -> Job:

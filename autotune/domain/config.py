@@ -182,6 +182,10 @@ _OWN_NAMES = {theirs: name for name, theirs in TRAINER_NAMES.items()}
 # Knobs that records of earlier versions lack, and the value that those runs had.
 LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none", "offload": "none"}
 
+SPLIT = ("micro_batch_size", "gradient_accumulation_steps")  # of the rows of a step on a device
+CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")  # worked out, and never tried
+DERIVED = frozenset({SPLIT[1], *CLOSED_FORMS})  # what follows from the other knobs
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -244,6 +248,12 @@ class Config:
     def with_knobs(self, **knobs: KnobValue) -> Config:
         """The same config with some knobs changed."""
         return replace(self, **knobs)  # type: ignore[arg-type]  # names checked by replace
+
+
+def split_of(knobs: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Micro-batch and accumulation; None where not both are stated."""
+    micro, accumulation = (knobs.get(name) for name in SPLIT)
+    return None if micro is None or accumulation is None else (int(micro), int(accumulation))
 
 
 def completed(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from autotune.frozen import LATER, dataclass
 if TYPE_CHECKING:
     from autotune.domain.model import Model
 
+Version = tuple[int, ...]
 LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fused", "liger"]
 # The loss of transformers: until 4.45 the model upcasts its logits in place; 4.46 to 4.49 shift the
 # upcast logits and so copy them; from 4.50 the labels are shifted instead.

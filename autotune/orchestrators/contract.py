@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.domain.errors import InputError
-from autotune.domain.units import format_seconds
+from autotune.domain.units import GB, GIB, MINUTE_S, format_seconds
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-GIB, GB, MINUTE_S = 2**30, 1e9, 60.0
 SOFTWARE_BYTES = 100 * GB  # the image with its drivers, an environment with CUDA, room to breathe
 STORE = "/checkpoints"  # where what outlives the machine is mounted
 SPARE = 1.5  # a run still going after so many times its slow end hangs: it is stopped

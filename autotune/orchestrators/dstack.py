@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.units import GIB, HOUR_S
 from autotune.orchestrators.contract import (
-    GIB,
     REQUIREMENTS,
     SCRIPT,
     STORE,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from autotune.domain.device import Device
     from autotune.orchestrators.contract import Launch
 
-HOUR_S = 3600
 DEARER = 1.1  # than the plan's price: no such machine is taken
 VOLUME = "checkpoints"
 _PLACE = 'NODE_RANK="$DSTACK_NODE_RANK" MASTER_ADDR="$DSTACK_MASTER_NODE_IP" '

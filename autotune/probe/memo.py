@@ -16,6 +16,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.software import REQUIRED
 from autotune.cost.model import COMPONENTS
 from autotune.domain.config import LATER, is_extra
 from autotune.probe.outcomes import BROKEN, OK
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.probe.record import ProbeRecord
 
-PACKAGES = ("torch", "transformers", "peft", "accelerate")
 READS = {component.name: component.reads for component in COMPONENTS}
 FREE_OF_HARDWARE = ("offer.price", "offer.spot")  # they price a measurement, they do not change it
 
 Signature = tuple[tuple[str, Any], ...]
 
 
-def installed_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
     """Versions that a worker started now would import; absent ones are left out."""
     from importlib.metadata import PackageNotFoundError, version
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.config import TRAINER_NAMES, is_extra
+from autotune.domain.config import CLOSED_FORMS, SPLIT, TRAINER_NAMES, is_extra
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
@@ -60,7 +60,6 @@ ATTENTION = {
 DISTURBED = "while other programs were using it, so the time may be far too long"
 DISTURBED_STEP = "because other programs use the machine"
 NO_CHANGE = "same settings"
-DERIVED_KNOBS = ("checkpoint_every_steps", "save_total_limit")  # closed forms, not choices
 
 
 def sentence(text: str) -> str:
@@ -164,11 +163,10 @@ def differences(config: Mapping[str, object], pick: Mapping[str, object]) -> str
     words = []
     if split_phrase(config) != split_phrase(pick):
         words.append(split_phrase(config))
-    split = ("micro_batch_size", "gradient_accumulation_steps")
     words += [
         f"{name} {knob_text(value)}"
         for name, value in config.items()
-        if value != pick.get(name) and name not in (*split, *DERIVED_KNOBS)
+        if value != pick.get(name) and name not in (*SPLIT, *CLOSED_FORMS)
     ]
     return ", ".join(words) or NO_CHANGE
 
@@ -177,7 +175,7 @@ def intervals(config: Mapping[str, object], pick: Mapping[str, object]) -> str:
     """How often a config saves and what it keeps, where the pick does otherwise."""
     return ", ".join(
         f"{TRAINER_NAMES.get(name, name)} {knob_text(config[name])}"
-        for name in DERIVED_KNOBS
+        for name in CLOSED_FORMS
         if name in config and config[name] != pick.get(name)
     )
 

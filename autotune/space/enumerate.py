@@ -109,7 +109,7 @@ def why_closed(
     A rule that reads another knob as well speaks against it where none of that knob's values will
     do; so does what leaves only those.
     """
-    opened = replace(job, allow=(*job.allow, name), lock=without(job.lock, name))
+    opened = with_open(job, name)
     alone = [rule for rule in RULES if rule.reads == (name,)]
     found = [rule for rule in alone if not rule.allows(opened, offer, value)]
     if found:
@@ -128,6 +128,11 @@ def why_closed(
         if not any(rule.allows(opened, offer, *values) for values in product(*options)):
             found += [rule, *needed]
     return tuple(dict.fromkeys(found))
+
+
+def with_open(job: Job, name: str) -> Job:
+    """The job with one knob opened, as `--allow` does."""
+    return replace(job, lock=without(job.lock, name), allow=(*job.allow, name))
 
 
 def without(lock: Mapping[str, KnobValue], name: str) -> dict[str, KnobValue]:
@@ -301,7 +306,7 @@ def refuse_impossible(job: Job, rejected: Mapping[str, int], valid: Valid) -> No
     rejected: settings by the reason of the rule that rejected them.
     """
     devices = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
-    able = {name: valid(without_lock(job, name), name) for name in job.lock}
+    able = {name: valid(with_open(job, name), name) for name in job.lock}
     alone = {name: values for name, values in able.items() if values}
     if alone:
         raise _impossible(job, devices, rejected, alone, valid)
@@ -315,12 +320,6 @@ def refuse_impossible(job: Job, rejected: Mapping[str, int], valid: Valid) -> No
         locks = ", ".join(f"{name} {as_typed(value)}" for name, value in job.lock.items())
         msg = f"{locks}: locked together, not possible on {devices}: "
         raise InputError(msg + _reasons(rejected), "leave some of them out of lock")
-
-
-def without_lock(job: Job, name: str) -> Job:
-    """The job with one locked knob open."""
-    lock = {other: value for other, value in job.lock.items() if other != name}
-    return replace(job, lock=lock, allow=(*job.allow, name))
 
 
 def _impossible(

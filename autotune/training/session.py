@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
+from autotune.domain.units import HOUR_S
 from autotune.evidence.log.run_log import RunLog
 from autotune.evidence.log.step_times import RECORD_FILE, started
 from autotune.training import process
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from autotune.report.schema import Row
     from autotune.training.stopwatch import Pause, Stretch
 
-HOUR_S = 3600.0
 PREFIX = "autotune/"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.verification import CLOSE
-from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import HOUR_S, format_bytes, format_count, format_seconds, format_usd
 from autotune.evidence.log.run_log import BUSY
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _outlook(pace: Pace, steps: int, row: Row) -> str:
     seconds = planned.p50 + steps * (pace.step_s - row.step_time_s)
     text = f"at this pace {format_seconds(seconds)}"
     if row.usd_per_hour:
-        text += f" and {format_usd(seconds / 3600.0 * row.usd_per_hour)}"
+        text += f" and {format_usd(seconds / HOUR_S * row.usd_per_hour)}"
     text += f" in all, planned {format_seconds(planned.p50)}"
     inside = planned.p10 <= seconds <= planned.p90
     return f"{text} ({'within' if inside else 'outside'} its 80 % range)"

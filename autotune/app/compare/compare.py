@@ -33,7 +33,7 @@ from autotune.domain.answer.comparison import (
 )
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE
-from autotune.domain.units import format_bytes
+from autotune.domain.units import HOUR_S, format_bytes
 from autotune.frozen import dataclass
 from autotune.search import alternatives, selection
 from autotune.search.alternatives import bill_of_offer
@@ -295,7 +295,7 @@ def _at_worst(found: Compared, objective: Objective) -> tuple[float, float, str]
 def _placed(found: Compared, ordered: Sequence[Compared]) -> Compared:
     """Tie, overlap and flip price of one row against the cheapest of the ordered rows."""
     least, row = ordered[0].row, found.row
-    hours = row.duration_s.p50 / 3600.0
+    hours = row.duration_s.p50 / HOUR_S
     if found is ordered[0]:
         rival = ordered[1].row.cost_usd.p50 if len(ordered) > 1 else 0.0
     else:

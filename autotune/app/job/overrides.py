@@ -20,7 +20,7 @@ from autotune.app.hardware.machines import (
 )
 from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED
-from autotune.domain.config import KNOBS, TRAINER_NAMES, own_name
+from autotune.domain.config import KNOBS, SPLIT, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
@@ -53,7 +53,6 @@ SETTABLE = {
 _HOST = "host"
 _TOP = ("name", "model", "software")
 _WORD = {"method": "kind", "software": "profile"}  # what one word in place of a mapping states
-_SPLIT = {"micro_batch_size", "gradient_accumulation_steps"}
 
 
 def settable_keys() -> list[str]:
@@ -195,7 +194,7 @@ def _at_the_old_batch(values: Values, train: Values) -> None:
 
 
 def _states_split(config: object) -> bool:
-    return isinstance(config, dict) and set(config) >= _SPLIT
+    return isinstance(config, dict) and config.keys() >= set(SPLIT)
 
 
 def _shorten(data: Values, value: str) -> None:

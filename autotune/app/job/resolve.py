@@ -36,7 +36,7 @@ from autotune.app.whatif.levers import (
 from autotune.catalog.devices import find_device, find_machine, known_device
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software, installing
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, PAIRED, Assumption, Job
@@ -255,15 +255,11 @@ def check_batch(job: Job) -> None:
         raise InputError(msg, f"{near} can; or change the number of devices")
     micro = int(job.lock.get("micro_batch_size", 1))
     accumulation = int(job.lock.get("gradient_accumulation_steps", 1))
-    whole = {"micro_batch_size", "gradient_accumulation_steps"} <= set(job.lock)
+    whole = set(SPLIT) <= job.lock.keys()
     part = micro * accumulation
     fits = [n for n in able if (batch == part * n if whole else batch % (part * n) == 0)]
     if not fits:
-        locked = " x ".join(
-            f"{name} {job.lock[name]}"
-            for name in ("micro_batch_size", "gradient_accumulation_steps")
-            if name in job.lock
-        )
+        locked = " x ".join(f"{name} {job.lock[name]}" for name in SPLIT if name in job.lock)
         made = f" = {part}" if whole else ""
         msg = f"lock: {locked}{made} cannot make the global batch of {batch} on any offer"
         splits = ", ".join(str(n) for n in range(1, min(batch, 512) + 1) if batch % n == 0)

@@ -12,6 +12,7 @@ import statistics
 from itertools import pairwise
 
 from autotune.app.learn.found import RESULTS, number
+from autotune.domain.units import DAY_S, HOUR_S, MINUTE_S
 from autotune.evidence.log.run_log import RunLog, Stretch
 from autotune.frozen import dataclass
 
@@ -92,7 +93,7 @@ def _bars(text: str) -> tuple[list[_Points], int | None]:
     by_total: dict[int, _Points] = {}
     for found in _BAR.finditer(text):
         days, hours = int(found[3] or 0), int(found[4] or 0)
-        seconds = 86400.0 * days + 3600.0 * hours + 60.0 * int(found[5]) + int(found[6])
+        seconds = DAY_S * days + HOUR_S * hours + MINUTE_S * int(found[5]) + int(found[6])
         step, total = int(found[1]), int(found[2])
         if step <= total and total >= LEAST_STEPS:
             by_total.setdefault(total, []).append((step, seconds))

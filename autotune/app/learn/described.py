@@ -21,6 +21,7 @@ from autotune.catalog.devices import find_device, identify
 from autotune.cost.parameters import embedding_parameters, lora_parameters, parameter_count
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import split_machine
+from autotune.domain.units import HOUR_S
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, PastRun, identity_of
 from autotune.evidence.log.run_log import speed_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from autotune.app.learn.found import Found
     from autotune.domain.model import Model
-    from autotune.evidence.learned.run import Grade
+    from autotune.evidence.cases import Grade
     from autotune.trainers.parsed import Parsed
 
 FEWEST_STEPS, LONG_STEPS = 10, 50
@@ -188,7 +189,7 @@ def past_run(found: Found, machine: Machine | None = None) -> PastRun:
     cells |= length
     runtime = found.runtime_s
     if runtime:
-        cells["total_time_h"] = f"{runtime / 3600.0:.6g}"
+        cells["total_time_h"] = f"{runtime / HOUR_S:.6g}"
     notes = (*timed.notes, *found.notes, *told)
     cells["notes"] = _notes(found, timed, notes)
     return PastRun(

@@ -26,6 +26,7 @@ from autotune.app.learn.pickled import FILE as PICKLED
 from autotune.app.learn.pickled import arguments_of
 from autotune.app.learn.walk import Unreadable, read_log, read_mapping, read_text, trainer_files
 from autotune.domain.errors import InputError
+from autotune.domain.units import DAY_S, HOUR_S, MINUTE_S
 from autotune.evidence.log.run_log import RunLog, Stretch
 from autotune.evidence.log.trainer_state import CHECKPOINT, STATE_FILE, read_trainer_state
 
@@ -149,7 +150,7 @@ def _factory_log(path: Path) -> RunLog | None:
         total = whole(entry.get("total_steps")) or total
         if step and clock:
             days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-            points.append((step, 86400.0 * days + 3600.0 * hours + 60.0 * minutes + seconds))
+            points.append((step, DAY_S * days + HOUR_S * hours + MINUTE_S * minutes + seconds))
     if not points:
         return None
     last: tuple[int, float] = (0, 0.0)

@@ -32,6 +32,7 @@ from autotune.domain.outcome import (
     TimeParts,
     bound_of,
 )
+from autotune.domain.units import HOUR_S
 from autotune.frozen import dataclass
 from autotune.probe.record import observations
 
@@ -172,7 +173,7 @@ def _widened(totals: dict[str, Any], record: ProbeRecord, usd_per_hour: float) -
         old.p50 + steps_s * (seen[end] / float(step["step_s"]) - 1.0) for end in ("low_s", "high_s")
     )
     wide = Spread(min(old.p10, low), old.p50, max(old.p90, high))
-    usd = usd_per_hour / 3600.0
+    usd = usd_per_hour / HOUR_S
     cost = Spread(wide.p10 * usd, wide.p50 * usd, wide.p90 * usd)
     return {**totals, "duration_s": wide, "cost_usd": cost}
 
@@ -238,7 +239,7 @@ def _measured(predicted: Estimated, record: ProbeRecord, seen: Sequence[Observat
 
 def _interval(job: Job, predicted: Estimated, step_s: float, save_s: float) -> int:
     offer = predicted.offer
-    rate = offer.interruptions_per_hour / 3600.0 if offer.spot else 0.0
+    rate = offer.interruptions_per_hour / HOUR_S if offer.spot else 0.0
     found = checkpoint.young_daly_interval_steps(
         step_s=np.asarray([step_s]), save_s=np.asarray([save_s]),
         steps=np.asarray([float(predicted.steps)]), interruptions_per_s=np.asarray([rate]),

@@ -10,7 +10,7 @@ import numpy as np
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.software import install_command
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS, Config
+from autotune.domain.config import CLOSED_FORMS, KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.job import PAIRED
@@ -43,7 +43,6 @@ DEFAULT_PROBES, DEFAULT_BUDGET_S = 12, 600.0
 # the steps. Source: `bench.probe --beside` on two idle cores, 6.0 s and, of a small model, 0.8 s.
 IMPORT_S, TRAINER_S = 6.0, 2.0
 WARM_STEPS = 6  # until steps are steady
-CLOSED_FORMS = frozenset({"checkpoint_every_steps", "save_total_limit"})
 QUICKER = 0.7  # of the seconds at full depth: from there on two small depths are worth their error
 
 

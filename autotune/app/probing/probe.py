@@ -42,7 +42,7 @@ from autotune.app.probing.plan import (
 )
 from autotune.catalog.files import home_dir
 from autotune.domain.candidates import OFFER
-from autotune.domain.units import format_seconds
+from autotune.domain.units import HOUR_S, format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo, Unsupported
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
@@ -264,7 +264,7 @@ class Prober:
         )
         next_s = 0.0 if free else self._expected_s(plan)
         per_hour = predicted.offer.usd_per_hour
-        scale = per_hour / 3600.0 if self.score == "cost_usd" else 1.0
+        scale = per_hour / HOUR_S if self.score == "cost_usd" else 1.0
         return ProbeBudget(
             next_s * scale, self.spent_s * scale, self.options.seconds * scale,
             "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,

@@ -38,9 +38,10 @@ from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.answer.recommendation import ProbedRun, SearchBound
+from autotune.domain.config import DERIVED
 from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
-from autotune.domain.units import format_seconds, format_usd
+from autotune.domain.units import HOUR_S, format_seconds, format_usd
 from autotune.pricing import Pricing
 from autotune.probe.lease import seated
 from autotune.probe.outcomes import check_arguments
@@ -179,7 +180,7 @@ def _planned(
         if count == probing.most or seconds + expected > probing.seconds:
             break
         seconds, count = seconds + expected, count + 1
-        usd += expected / 3600.0 * row.offer.usd_per_hour
+        usd += expected / HOUR_S * row.offer.usd_per_hour
     note = (
         f"dry run: at most {count} configurations would be probed on {offer.label}, in about "
         f"{format_seconds(seconds)} and for {format_usd(usd)}, and the pick once more; nothing was "
@@ -314,7 +315,7 @@ def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[s
     found |= explain.derived_reasons(bill.job, best.row)
     for name, own in best.row.config.as_record().items():
         rivals = [o for o in others if o.row.config.as_record().get(name) != own]
-        if name in explain.DERIVED or not rivals:
+        if name in DERIVED or not rivals:
             continue
         rival = min(rivals, key=lambda r: r.row.duration_s.p50)
         gap = rival.row.duration_s.p50 - best.row.duration_s.p50

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.whatif.waterfall import touched
 from autotune.domain.answer.recompute import CarriedObservation, Difference, Unchanged
-from autotune.domain.config import KNOBS, Config, as_typed
+from autotune.domain.config import CLOSED_FORMS, DERIVED, KNOBS, Config, as_typed
 from autotune.domain.outcome import COMPONENT_OF
 from autotune.domain.typed.machine import recorded_label
 from autotune.evidence.reference import reference_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
 
-DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
 NEAR = 0.005  # relative: a part of the bill closer than this is as it was
 LEAST_S, LEAST_BYTES, LEAST_USD = 0.5, 2.0**20, 0.005
 
@@ -237,7 +236,6 @@ def _memory_why(
 
 
 # Knobs that a measurement speaks of; closed forms decide no step.
-_IGNORED = {"checkpoint_every_steps", "save_total_limit"}
 
 
 def add_measured(spec: dict[str, Any], best: Mapping[str, Any], run: str) -> None:
@@ -249,7 +247,7 @@ def add_measured(spec: dict[str, Any], best: Mapping[str, Any], run: str) -> Non
             "peak_memory": f"{float(measured['peak_allocated_bytes']):.0f} B",
             "memory_kind": "allocated",
         },
-        "config": {k: v for k, v in best["config"].items() if k not in _IGNORED},
+        "config": {k: v for k, v in best["config"].items() if k not in CLOSED_FORMS},
         "hardware": recorded_label({**best, "spot": False, "instance": None}, counted=True),
         "note": f"probes of {run}"[:200],
     }

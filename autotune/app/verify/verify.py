@@ -25,7 +25,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.observation import MARKED, VERIFIED
 from autotune.domain.outcome import Z90, Spread
 from autotune.domain.typed.overrides import Overrides
-from autotune.domain.units import YEAR_S, format_seconds, parse_seconds
+from autotune.domain.units import HOUR_S, YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
 from autotune.evidence.runs_seen import remember
@@ -284,7 +284,7 @@ def _remaining(found: Comparison) -> Remaining:
     if not found.smoke:
         seconds += (found.row.checkpoints - found.saves_done) * found.save_s
         seconds += (found.evaluations - found.evaluations_done) * found.evaluation_s
-    usd = seconds / 3600.0 * found.offer.usd_per_hour
+    usd = seconds / HOUR_S * found.offer.usd_per_hour
     return Remaining(left, seconds, None if found.offer.price_source == UNKNOWN_PRICE else usd)
 
 

@@ -17,6 +17,7 @@ from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices.prices import age_days, price_for, sold_counts
 from autotune.catalog.prices.table import INDICATIVE
 from autotune.domain.candidates import OFFER
+from autotune.domain.config import SPLIT
 from autotune.domain.device import Offer
 from autotune.domain.edit import Edit
 from autotune.domain.units import GB
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 Rungs = tuple["QuestionEdit", ...]
 
-SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
 SHORTEST = 64  # tokens; rows shorter than this train nothing useful
 LOWEST_RANK = 4
 MOST_RUNGS = 3

@@ -19,7 +19,7 @@ from autotune.cost.bill import knob_values
 from autotune.domain.answer.waterfall import Competing, DecidingCheck, MeasuredGap
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
-from autotune.domain.units import format_seconds
+from autotune.domain.units import HOUR_S, format_seconds
 from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
 from autotune.evidence.reference import reference_of
@@ -304,7 +304,7 @@ def _probe(
     if not len(bill):
         return None
     seconds = _probe_seconds(bill)
-    dollars = seconds / 3600.0 * reference.offer.usd_per_hour
+    dollars = seconds / HOUR_S * reference.offer.usd_per_hour
     everywhere = np.logical_and.reduce([model.bill.feasible for model in models.values()])
     found = deciding_probe(models, seconds, everywhere)
     if found is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.bill import break_even_steps
 from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.config import KNOBS
+from autotune.domain.config import DERIVED, KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds
 from autotune.search.selection import TIE
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
 
-DERIVED = {"gradient_accumulation_steps", "checkpoint_every_steps", "save_total_limit"}
 DISK_SHARE = 0.5  # of an assumed disk: checkpoints that take more are worth a word
 LOCKED, ALONE = "locked by the job", "the only value that is valid here"
 UNSEARCHED = frozenset({LOCKED, ALONE})

@@ -17,6 +17,7 @@ from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
 from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
 from autotune.domain.answer.waterfall import SideOption, Waterfall, WaterfallStep, WhatIf
+from autotune.domain.config import SPLIT, split_of
 from autotune.domain.edit import Edit
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 from autotune.pricing import Pricing, bills_under, on_job
@@ -196,23 +197,18 @@ def _seen_batch(job: Job) -> int | None:
     """Another global batch that a stated config of the evidence makes."""
     for observation in job.evidence:
         stated = observation.facts.get("or_config")
+        count = observation.facts.get("n_gpus")
         for knobs in (stated, observation.knobs):
-            if not isinstance(knobs, dict):
+            split = split_of(knobs) if isinstance(knobs, dict) else None
+            if split is None or not isinstance(count, int):
                 continue
-            micro, accumulation = (
-                knobs.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps")
-            )
-            count = observation.facts.get("n_gpus")
-            if micro is None or accumulation is None or not isinstance(count, int):
-                continue
-            batch = int(micro) * int(accumulation) * count
+            batch = math.prod((*split, count))
             if batch != job.global_batch_size:
                 return batch
     return None
 
 
 SAME_S, SAME_USD = 1e-3, 1e-5
-BATCH_COLUMNS = ("micro_batch_size", "gradient_accumulation_steps")  # what a batch moves
 
 
 def what_if_of(
@@ -255,7 +251,7 @@ def batch_edit(job: Job) -> tuple[RunEdit, ...]:
     before, after = str(own.global_batch_size), str(job.global_batch_size)
     edit = Edit(
         changed, "train.global_batch_size", before=before, value=after, changes="quality",
-        columns=BATCH_COLUMNS,
+        columns=SPLIT,
     )  # fmt: skip
     return (edit,)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from autotune.claims.feasibility import ceiling_flop_per_s, observed_share
 from autotune.cost.batches import expected_longest
-from autotune.domain.config import KNOBS
+from autotune.domain.answer.waterfall import STANDING
+from autotune.domain.config import KNOBS, split_of
 from autotune.domain.edit import Edit
 from autotune.domain.observation import Calibration
 from autotune.domain.outcome import Z90
@@ -62,7 +63,7 @@ class Hypothesis:
     @property
     def open(self) -> bool:
         """Whether the measurement leaves it standing."""
-        return self.verdict in {"likely", "possible", "strained"}
+        return self.verdict in STANDING
 
     @property
     def calibration(self) -> Calibration:
@@ -113,10 +114,10 @@ def _other_configs(reference: Reference) -> Iterator[Belief]:
     stated = reference.observation.facts.get("or_config")
     if not isinstance(stated, dict) or not stated:
         return
-    micro, accumulation = stated.get("micro_batch_size"), stated.get("gradient_accumulation_steps")
+    split = split_of(stated)
     facts = dict(reference.observation.facts)
-    if micro is not None and accumulation is not None:
-        batch = int(micro) * int(accumulation) * reference.offer.count
+    if split is not None:
+        batch = math.prod((*split, reference.offer.count))
         job = reference.job
         facts["global_batch"] = batch
         facts["steps"] = math.ceil(job.epochs * math.ceil(job.rows / batch))

@@ -14,20 +14,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.app.job.method import BITSANDBYTES
-from autotune.app.whatif.changes import SPLIT
 from autotune.app.whatif.moved import opened_means
 from autotune.catalog.software import INSTALLABLE, installing
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import bills_under, on_job
 from autotune.report.phrases import marked_name
 from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import choosable
-from autotune.space.enumerate import PLAIN, knob_levels, why_closed, without
+from autotune.space.enumerate import PLAIN, knob_levels, why_closed, with_open, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,8 +172,7 @@ def _kept_as_it_runs(job: Job, name: str) -> bool:
 
 
 def _opened(name: str) -> Change:
-    """As `--allow` does."""
-    return on_job(lambda job: replace(job, lock=without(job.lock, name), allow=(*job.allow, name)))
+    return on_job(lambda job: with_open(job, name))
 
 
 def _is_shut(

@@ -17,7 +17,6 @@ import numpy as np
 from autotune.app.hardware.machines import COUNTS
 from autotune.app.whatif.changes import (
     HOST_PARTS,
-    SPLIT,
     Rungs,
     contract_changes,
     larger_host,
@@ -29,6 +28,7 @@ from autotune.app.whatif.moved import class_of, other_states, states_opened
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
+from autotune.domain.config import CLOSED_FORMS, SPLIT
 from autotune.domain.edit import most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
@@ -54,8 +54,6 @@ PAIRS = 3  # shown of each sort
 PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MACHINES = 3
 OFFLOAD = "offload"
-# Knobs of no consequence for what fits: a stated configuration leaves them to the closed forms.
-CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")
 
 
 def relaxations(
@@ -90,7 +88,7 @@ def relaxations_of(
     disk: it is the disk that does not hold its checkpoints, not the device its step.
     """
     kept = config.as_dict()
-    if not disk:
+    if not disk:  # of no consequence for what fits
         kept = {k: v for k, v in kept.items() if k not in CLOSED_FORMS or k in job.lock}
     stated = replace(job, lock=kept, offers=job.offers[:1])
     pinned = set(job.lock) | (set(CLOSED_FORMS) if disk else set())

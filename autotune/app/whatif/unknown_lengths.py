@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.dataset.published_rows import short_rows
 from autotune.domain.answer.limits import ShortRows
+from autotune.evidence.calibrate import TIMES
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
-
-TIMES = {"duration_s", "step_time_s", "tokens_per_s"}
 
 
 def on_short_rows(

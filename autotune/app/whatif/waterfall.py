@@ -23,9 +23,9 @@ import numpy as np
 from autotune.cost.model import COMPONENTS
 from autotune.domain.answer.waterfall import Waterfall, WaterfallStep
 from autotune.domain.candidates import Candidate
-from autotune.domain.config import KNOBS, Config
+from autotune.domain.config import KNOBS, SPLIT, Config
 from autotune.domain.edit import Edit, most_of
-from autotune.domain.units import format_usd
+from autotune.domain.units import HOUR_S, format_usd
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.space.rules import violations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from autotune.domain.observation import Calibration
 
 EXACT = 8  # changes taken one by one: 2^8 mixtures; the smallest others are one step together
-SPLIT = ("micro_batch_size", "gradient_accumulation_steps")
 OUTSIDE_COMPONENTS = {"checkpoint_every_steps": ("checkpoint",)}  # read by the composition itself
 
 
@@ -83,7 +82,7 @@ def pricer(calibration: Calibration) -> PriceStates:
             extra = np.asarray([states[n].extra_s for n in numbers])
             hourly = bill.tables["price"].gather("usd_per_hour")
             seconds[numbers] = bill.duration_s + extra
-            dollars[numbers] = bill.cost_usd + extra / 3600.0 * hourly
+            dollars[numbers] = bill.cost_usd + extra / HOUR_S * hourly
         return seconds, dollars
 
     return price

@@ -57,6 +57,9 @@ class SideOption(Answer):
     yours: bool = False
 
 
+STANDING = frozenset({"likely", "possible", "strained"})  # verdicts that leave a reading open
+
+
 @dataclass(frozen=True, slots=True)
 class Competing(Answer):
     """One reading of a measured time.
@@ -81,7 +84,7 @@ class Competing(Answer):
     @property
     def open(self) -> bool:
         """Whether the measurement leaves it standing."""
-        return self.verdict in {"likely", "possible", "strained"}
+        return self.verdict in STANDING
 
 
 @dataclass(frozen=True, slots=True)

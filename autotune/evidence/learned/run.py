@@ -11,12 +11,12 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, field, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.catalog.models.models import find_model, is_known
 from autotune.domain.errors import InputError
-from autotune.evidence.cases import MeasuredCase, Refused, Skipped
+from autotune.evidence.cases import Grade, MeasuredCase, Refused, Skipped
 from autotune.evidence.record.kernels import kernels_of
 from autotune.evidence.record.row import COLUMNS, Row
 from autotune.evidence.record.table import case_of
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from autotune.domain.observation import Observation
     from autotune.domain.software import Software
 
-Grade = Literal["A", "B", "C"]
 # Log sd of a step's seconds beside that between two runs. A: of steps alone, or with what else was
 # in them taken off as it was timed. B: with saves, evaluations or a warm-up inside, or few steps.
 # C: of clocks or lengths that had to be guessed.

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.cost.memory.modelling_code import LITGPT
 from autotune.domain.config import FLASH
-from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, unsloths_loss
+from autotune.domain.software import LOSS_COPIES_FROM, LOSS_COPIES_UNTIL, Version, unsloths_loss
 
 if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.domain.software import LossKind
     from autotune.evidence.record.row import Row
 
-Version = tuple[int, ...]
 Kernels = tuple[str, "LossKind"]
 FMS = "fms-acceleration"
 # What a source's own training code does: litgpt's chunked_cross_entropy (128 rows at once); MPT's

@@ -15,9 +15,9 @@ from autotune.evidence.cases import Grades
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.software import Version
     from autotune.evidence.cases import Grade
 
-Version = tuple[int, ...]
 _GRADES = re.compile(r"^Quality (?P<all>[ABC][^.]*)\.?")
 _GRADE = re.compile(r"(?P<grade>[ABC])(?: \((?P<of>[^)]*)\))?")
 _LOG = re.compile(r"\b(train_runtime|slope|progress bar|wandb|s/it)\b", re.IGNORECASE)

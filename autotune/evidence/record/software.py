@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autotune.domain.software import Software
+from autotune.domain.software import Software, Version
 from autotune.evidence.record.kernels import (
     FMS,
     OWN_CODE,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from autotune.domain.software import KbitUpcast
     from autotune.evidence.record.row import Row
 
-Version = tuple[int, ...]
 
 # First month of a minor release. Source: release dates on PyPI.
 TRANSFORMERS = (

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.models.models import find_model
+from autotune.domain.config import SPLIT
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Observation
 from autotune.domain.units import GB, GIB, MIB
@@ -137,10 +138,9 @@ def _observations(
     What cannot be compared either way goes to `partial`, with its reason. Raises Refused for a run
     out of memory whose longest row is not known.
     """
-    knobs = ("micro_batch_size", "gradient_accumulation_steps")
     shared: dict[str, Any] = {
         "provenance": " ".join(row.texts[column] for column in _SOURCE).strip(),
-        "knobs": {name: getattr(described.config, name) for name in knobs},
+        "knobs": {name: getattr(described.config, name) for name in SPLIT},
         "facts": {k: v for k, v in row.cells.items() if v and k not in {"id", "notes"}},
     }
     if row.is_oom:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.units import HOUR_S
 from autotune.report.layout.csv_rows import rows_csv
 from autotune.report.payload import decisive, facts_of, network_of, row_payload
 from autotune.report.schema import SCHEMA_VERSION
@@ -90,7 +91,7 @@ def _run(run: PlannedRun, found: Plan) -> Payload:
         "repeat": run.repeat,
         "kept": kept,
         **facts_of(run, "stages", "steps", "tokens", "priority", "expected_fraction", "after"),
-        "stated_s": None if run.hours is None else run.hours * 3600.0 * run.expected_fraction,
+        "stated_s": None if run.hours is None else run.hours * HOUR_S * run.expected_fraction,
         **_figures(here),
         "best": row_payload(here.row) if here.row is not None else None,
         "limits": here.limits,
@@ -148,7 +149,7 @@ def _sharing(found: Plan) -> Payload:
         "launch_bound": list(found.sharing.launch_bound),
         "makespan_s": shared.makespan_s if shared else None,
         "rented_s": rented_s,
-        "rented_usd": None if rented_s is None else rented_s / 3600.0 * offer.usd_per_hour,
+        "rented_usd": None if rented_s is None else rented_s / HOUR_S * offer.usd_per_hour,
         "reason": found.sharing.reason,
     }
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
-from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import (
+    GIB,
+    HOUR_S,
+    MINUTE_S,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_usd,
+)
 from autotune.report.layout.blocks import Paragraph, Section, Table, bullets, section, table
 from autotune.report.phrases import marked_name
 
@@ -205,7 +213,7 @@ def spread(of: Payload, unit: float) -> str:
 
 def spread_s(of: Payload) -> str:
     """An 80 % range of a duration, in the unit that its middle is shown in."""
-    unit, name = (3600.0, "h") if of["p50"] >= 2 * 3600 else (60.0, "min")
+    unit, name = (HOUR_S, "h") if of["p50"] >= 2 * HOUR_S else (MINUTE_S, "min")
     if of["p50"] < 120.0:  # noqa: PLR2004 - where format_seconds turns to seconds
         unit, name = 1.0, "s"
     return f"{spread(of, unit)} {name}"

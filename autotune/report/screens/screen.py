@@ -10,7 +10,7 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import TRAINER_NAMES
+from autotune.domain.config import SPLIT, TRAINER_NAMES
 from autotune.domain.units import format_count
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table
 from autotune.report.layout.text import sections_text
@@ -163,11 +163,11 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object], l
     In `length` characters: what does not fit is counted.
     """
     words = []
-    split = ("micro_batch_size", "gradient_accumulation_steps")
-    if config[split[0]] != pick[split[0]]:  # the other follows: the global batch is kept
-        words.append(f"micro-batch {config[split[0]]}")
+    micro = config[SPLIT[0]]
+    if micro != pick[SPLIT[0]]:  # the other follows: the global batch is kept
+        words.append(f"micro-batch {micro}")
     changed = [name for name, value in config.items() if value != pick.get(name)]
-    told = [name for name in changed if name not in (*split, *FOLLOWS)]
+    told = [name for name in changed if name not in (*SPLIT, *FOLLOWS)]
     compiles = config.get("compile") != "off" and "compile" in told
     for name in told:
         value = config[name]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.domain.config import KNOBS, TRAINER_NAMES
+from autotune.domain.config import CLOSED_FORMS, KNOBS, TRAINER_NAMES
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Section, section, table
-from autotune.report.phrases import DERIVED_KNOBS, NO_CHANGE, differences
+from autotune.report.phrases import NO_CHANGE, differences
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ UNMEASURED = "nobody has measured this gain with your software"
 OPENINGS = 2  # of them are named at most, where there is little room
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
 WORTH_USD, WORTH_S = 0.01, 60.0  # and at least one of these
-FOLLOW = frozenset({*DERIVED_KNOBS, "num_dataloader_workers"})  # of the rest: not worth a word
+FOLLOW = frozenset({*CLOSED_FORMS, "num_dataloader_workers"})  # of the rest: not worth a word
 
 
 def closed_section(payload: RecommendationPayload) -> Section:
