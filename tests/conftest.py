@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,17 @@ def _home_and_runs_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Ite
         patch.delenv("PYTHON", raising=False)
         patch.setenv("AUTOTUNE_HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("AUTOTUNE_RUNS", str(tmp_path_factory.mktemp("runs")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prices_do_not_age() -> Iterator[None]:
+    """Prices are as old as on this day, so that no test fails on a later one.
+
+    It is the day of `bench.pins`. Only a test that starts a process meets the real clock.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.catalog.prices.prices.today", lambda: date(2026, 11, 22))
         yield
 
 

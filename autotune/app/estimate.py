@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.app.hardware.price_notes import price_notes
 from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.levers import last_resort
@@ -76,6 +77,7 @@ def estimate(
     calibration = pricing.calibration
     bill = pricing.of([(offer, config)])
     notes = [*uncounted_notes(job), *doubts, *pricing.warnings]
+    notes += [*price_notes(replace(job, offers=(offer,)))]
     notes += [*unquantised_note(job), *variant_note(job)]
     unseen = never_measured_note(offer.device)
     if unseen and "compute" not in calibration.factors:

@@ -20,6 +20,7 @@ TERA = 1e12  # of FLOP/s and operations
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 YEAR_S = 365.25 * DAY_S
+YEAR_DAYS, MONTH_DAYS = 365, 365.25 / 12
 HOURS_PER_DAY = 24.0
 
 _BYTES = {
@@ -195,3 +196,8 @@ def format_usd(value: float) -> str:
 def format_count(value: float) -> str:
     """A count for people, with thousands separators."""
     return f"{value:,.0f}"
+
+
+def format_age(days: int) -> str:
+    """The age of a price for people: 61 days; more than a year in months, 17 months."""
+    return f"{days} days" if days <= YEAR_DAYS else f"{days / MONTH_DAYS:.0f} months"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import CLOSED_FORMS, SPLIT, TRAINER_NAMES, is_extra
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.typed.machine import recorded_label
-from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import format_age, format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,7 +113,7 @@ def price_phrase(row: Row) -> str:
         return f"free of charge ({row.price_source})"
     dated = f", {row.price_as_of}" if row.price_as_of else ""
     age = row.price_age_days
-    dated += f", {age} days ago" if dated and age is not None else ""
+    dated += f", {format_age(age)} ago" if dated and age is not None else ""
     asked = ", a marketplace price" if "asked" in row.price_marks else ""
     return f"{format_usd(row.usd_per_hour)}/h ({row.price_source}{dated}{asked})"
 
@@ -337,7 +337,7 @@ def saved_phrase(today: Row, pick: Row, even: str) -> str:
 
 NAMED = frozenset({"spot"})  # said by the machine's name already
 MEANING = {
-    "old": f"seen more than {OLD_DAYS} days ago",
+    "old": f"more than {OLD_DAYS} days old",
     "scaled": "taken in proportion from a machine of another size",
     "asked": "an asking price on a marketplace",
 }
@@ -354,10 +354,14 @@ def marked_name(name: str, row: Mapping[str, Any]) -> str:
     return f"{name} ({marks})" if marks else name
 
 
-def marks_note(rows: Iterable[Mapping[str, Any]]) -> str:
-    """What the marks of these rows mean; empty where there are none to explain."""
-    found = {mark for row in rows for mark in row.get("price_marks", ())}
-    told = [f"{mark}: {words}" for mark, words in MEANING.items() if mark in found]
+def marks_note(rows: Iterable[Mapping[str, Any]], usual: str = "") -> str:
+    """What the marks of these rows mean; empty where there are none to explain.
+
+    usual: a mark of all of them, which is told here and on no row.
+    """
+    found = {mark for row in rows for mark in row.get("price_marks", ())} - {usual}
+    told = [f"all {MEANING[usual]}"] if usual else []
+    told += [f"{mark}: {words}" for mark, words in MEANING.items() if mark in found]
     return f"Prices: {'; '.join(told)}." if told else ""
 
 
@@ -365,7 +369,7 @@ def price_history(row: Mapping[str, Any], since_days: int) -> str:
     """What to say behind a price in a sentence, with its comma: ", a price from 145 days ago"."""
     marks, age = row.get("price_marks", ()), row.get("price_age_days") or 0
     kind = "marketplace price" if "asked" in marks else "price"
-    words = [f"a {kind} from {age} days ago"] if age > since_days else []
+    words = [f"a {kind} from {format_age(age)} ago"] if age > since_days else []
     if "asked" in marks and not words:
         words.append("a marketplace price")
     if "scaled" in marks:

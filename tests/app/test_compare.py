@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.app.compare.compare import CompareOptions, compare, exit_status
+from autotune.app.hardware.price_notes import OLDEST, price_notes
 from autotune.app.job.load import load_job, load_jobs
-from autotune.app.tune.priced import OLDEST, price_notes
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.prices.prices import price_for
 from autotune.domain.answer.limits import held_with
 from autotune.domain.job import NamedJob
 from autotune.domain.typed.overrides import Overrides
+from autotune.domain.units import format_age
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT
 from autotune.report.payload import dumps
@@ -308,7 +309,7 @@ def test_a_price_of_last_year_is_a_named_warning(
     found = price_notes(replace(job, offers=offers))
     assert len(found) == notes
     old = sorted(age for age in ages if age > 90)
-    assert all(f"{age} days" in found[0] for age in old[-OLDEST:])
+    assert all(format_age(age) in found[0] for age in old[-OLDEST:])
     assert not old[:-OLDEST] or "1 more" in found[0]
 
 

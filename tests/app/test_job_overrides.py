@@ -8,10 +8,10 @@ import pytest
 from jobfiles import MINIMAL, WHOLE, load, problem
 
 from autotune.app.hardware.machines import priced_devices
+from autotune.app.hardware.price_notes import price_notes
 from autotune.app.job.file import Document
 from autotune.app.job.load import jobs_of_line
 from autotune.app.job.overrides import overridden
-from autotune.app.tune.priced import price_notes
 from autotune.catalog.prices.prices import sold_counts
 from autotune.domain.config import KNOBS, TRAINER_NAMES
 from autotune.domain.errors import InputError

@@ -276,7 +276,7 @@ def test_everything_explains_the_words_it_uses_once(samples: Samples) -> None:
 
 
 def test_warnings_that_change_a_decision_are_on_the_screen(samples: Samples) -> None:
-    told = "the price of h100-sxm is 200 days old: the ranking may have changed"
+    told = "the price of h100-sxm is 200 days old; `autotune prices refresh` renews it"
     rec = replace(samples.full, warnings=("of no weight", Decisive(told)))
     shown = _flat(_screen(rec))
     assert told[1:] in shown

@@ -31,6 +31,7 @@ from autotune.domain.device import OLD_DAYS
 from autotune.domain.edit import Edit
 from autotune.domain.errors import ANSWER_CHANGED, LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.typed.overrides import Overrides
+from autotune.domain.units import format_age
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.report.payload import row_payload
@@ -288,8 +289,8 @@ def _age_notes(read: _Source, before: Mapping[str, Any] | None) -> Iterator[str]
     if days > OLD_DAYS and before["usd_per_hour"] > 0:
         since = f"is of {as_of}" if as_of else "was stated without a date"
         yield (
-            f"the price of {name} in the run {since}, {days} days ago: what it cost before is in "
-            "the money of then; --price states today's"
+            f"the price of {name} in the run {since}, {format_age(days)} ago: what it cost before "
+            "is in the money of then; --price states today's"
         )
 
 

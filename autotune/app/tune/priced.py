@@ -8,14 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.app.hardware.price_notes import price_notes
 from autotune.app.job.method import unquantised_note, variant_note
 from autotune.app.runs import folder as runs
 from autotune.app.whatif.levers import last_resort
-from autotune.catalog.prices.prices import refused_prices
-from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.device import OLD_DAYS
 from autotune.domain.errors import unknown
-from autotune.domain.units import format_count, format_usd
+from autotune.domain.units import format_count
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 
@@ -27,14 +25,11 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Asked
     from autotune.domain.candidates import SearchSpace
     from autotune.domain.config import KnobValue
-    from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
     from autotune.search.selection import Objective
     from autotune.space.enumerate import Enumeration
 
-OLDEST = 3  # prices that are named, of many
-NAMED = 3  # old prices that get a sentence of their own
 CHOICES = {  # words that the command line lists; a program may give any
     "objective": ("cost", "time"),
     "fidelity": ("auto", "formula", "trace"),
@@ -158,42 +153,3 @@ def run_dir_of(asked: runs.Identity, options: Options) -> Path | None:
     from autotune.app.runs.find import to_resume
 
     return to_resume(asked)
-
-
-def price_notes(job: Job) -> list[str]:
-    """Warnings for shares of machines and old prices, and one for each refused file of prices."""
-    oldest: dict[str, Offer] = {}
-    for offer in job.offers:
-        if (offer.price_age_days or 0) > OLD_DAYS:
-            oldest.setdefault(offer.device.name, offer)
-    notes = [*refused_prices()] if any(offer.price_as_of for offer in job.offers) else []
-    notes += [
-        Decisive(
-            f"no known provider rents {offer.per_node}x {offer.device.name} as one machine: "
-            f"{format_usd(offer.usd_per_hour)}/h is its share of one with "
-            f"{offer.price_scaled_from} ({offer.price_source.partition(' (')[0]}); state yours "
-            "with --price"
-        )
-        for offer in job.offers
-        if offer.price_scaled_from
-    ]
-    if len(oldest) <= NAMED:
-        return notes + [
-            Decisive(
-                f"the price of {offer.label} is {offer.price_age_days} days old: the ranking may "
-                "have changed; state your own with --price, or `autotune prices refresh` "
-                f"({offer.price_source})"
-            )
-            for offer in oldest.values()
-        ]
-    by_age = sorted(oldest.values(), key=lambda o: (-(o.price_age_days or 0), o.device.name))
-    named = ", ".join(
-        f"{offer.device.name} {offer.price_age_days} days" for offer in by_age[:OLDEST]
-    )
-    more = len(by_age) - OLDEST
-    named += f", {more} more" * (more > 0)
-    many = (
-        f"{len(by_age)} prices are older than {OLD_DAYS} days: the ranking may have changed; state "
-        f"your own with --gpu NAME:N@PRICE, or `autotune prices refresh` ({named})"
-    )
-    return [*notes, Decisive(many)]

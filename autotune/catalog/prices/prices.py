@@ -43,6 +43,7 @@ __all__ = [
     "price_of_instance",
     "refused_prices",
     "sold_counts",
+    "today",
 ]
 
 FRESH = timedelta(days=120)
@@ -73,9 +74,14 @@ def refused_prices() -> tuple[str, ...]:
     return cached_prices().refused
 
 
+def today() -> date:
+    """The day from which the age of a price is counted (UTC). The tests keep it still."""
+    return datetime.now(UTC).date()
+
+
 def age_days(as_of: str) -> int:
     """[days] since a price was seen; 0 for one dated ahead of this clock."""
-    return max((datetime.now(UTC).date() - date.fromisoformat(as_of)).days, 0)
+    return max((today() - date.fromisoformat(as_of)).days, 0)
 
 
 @lru_cache(maxsize=4)

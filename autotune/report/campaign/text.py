@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
-from autotune.domain.units import HOUR_S, format_count, format_seconds, format_usd
+from autotune.domain.units import HOUR_S, format_age, format_count, format_seconds, format_usd
 from autotune.report.campaign.payload import plan_csv
 from autotune.report.campaign.schedule import (
     hours,
@@ -76,7 +76,7 @@ def campaign_lead(payload: Payload) -> Section:
 def _seen(offer: Payload) -> str:
     """The age of a price that was looked up."""
     age, marks = offer["price_age_days"], price_marks(offer)
-    seen = "" if age is None else f", seen {age} days ago"
+    seen = "" if age is None else f", seen {format_age(age)} ago"
     seen += f" ({marks})" if marks else ""
     return f"{seen}," if seen else ""
 
@@ -127,7 +127,9 @@ def machines_section(payload: Payload) -> Section:
         if offer["electricity_usd"] is not None:
             notes.append(_electricity(offer, beside=stated))
     ages = [(payload["offers"][n], payload["offers"][n]["price_age_days"]) for n in shown]
-    dated = [f"{recorded_label(offer)} {age} days ago" for offer, age in ages if age is not None]
+    dated = [
+        f"{recorded_label(offer)} {format_age(age)} ago" for offer, age in ages if age is not None
+    ]
     if dated:
         notes += [note] if (note := marks_note(payload["offers"][n] for n in shown)) else []
         notes.append(f"prices that were looked up were seen: {', '.join(dated)}")
@@ -143,6 +145,7 @@ def machines_section(payload: Payload) -> Section:
     drawn = table(rows, *titles, strong={shown.index(payload["machine"])})
     same = all(run["hours_from"] == "stated" for run in payload["runs"])
     title = "Machines at the stated hours" if same else "Machines, each with its own hours"
+    title += " (*: chosen)" if len(shown) > 1 else ""
     return section(title, drawn, bullets(notes))
 
 

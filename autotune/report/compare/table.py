@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.domain.typed.machine import recorded_label
-from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import format_age, format_bytes, format_count, format_seconds, format_usd
 from autotune.report.compare.notes import (
     beyond_hours_section,
     memory_section,
@@ -114,6 +114,9 @@ def may_be_better(part: Payload, most: int = 4) -> str:
     found = part["may_be_better"]
     if not found:
         return ""
+    most = max(most, int(len(found) == 1))
+    if not most:
+        return f"Possibly cheaper, but never measured: {len(found)} machines."
     named = ", ".join(
         f"{recorded_label(row)} ({format_usd(row['cost_usd']['p50'])}; at worst "
         f"{format_usd(row['cost_usd']['p50'] * row['caution'])})"
@@ -138,7 +141,7 @@ def _price(row: Payload) -> str:
     if not row["usd_per_hour"]:
         return f" ({row['price_source']})"
     age = row["price_age_days"]
-    seen = f", seen {age} days ago" if age is not None else f", {row['price_source'][:60]}"
+    seen = f", seen {format_age(age)} ago" if age is not None else f", {row['price_source'][:60]}"
     marks = f" ({price_marks(row)})" if price_marks(row) else ""
     return f" at {format_usd(row['usd_per_hour'])}/h{seen}{marks}"
 
@@ -158,8 +161,11 @@ def limits_phrase(limits: Payload) -> str:
     return " and ".join(words[k] + show.get(k, format_seconds)(v) for k, v in limits.items())
 
 
-def order_doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
-    """Ties with the cheapest, and whose range reaches below it; empty where neither is so."""
+def order_doubt(rows: Sequence[Payload], cheapest: Payload, most: int = 4) -> str:
+    """Ties with the cheapest, and whose range reaches below it; empty where neither is so.
+
+    most: of these are named.
+    """
     ties = [recorded_label(row) for row in rows if row["tie"] and row is not cheapest]
     said = cheapest["cost_usd"]["p50"]  # what is expected to cost less has a sentence of its own
     open_ = [row for row in rows if row["could_be_cheapest"] and row is not cheapest]
@@ -168,12 +174,10 @@ def order_doubt(rows: Sequence[Payload], cheapest: Payload) -> str:
     if ties:
         text = f"Equal within 1 % of cost: {recorded_label(cheapest)} and {', '.join(ties)}. "
     if open_:
-        names = ", ".join(recorded_label(row) for row in open_[:4])
-        more = f" and {len(open_) - 4} more" if len(open_) > 4 else ""  # noqa: PLR2004 - as shown
-        text += (
-            f"The order is not certain: by their 80 % ranges {names}{more} may be cheaper. "
-            "Timing a few steps on each would tell."
-        )
+        names = ", ".join(recorded_label(row) for row in open_[:most]) or "other machines"
+        more = f" and {len(open_) - most} more" if len(open_) > most > 0 else ""
+        text += f"The order is not certain: by their 80 % ranges {names}{more} may be cheaper. "
+        text += "Timing a few steps on each would tell." if most else ""
     return text.strip()
 
 
@@ -254,8 +258,11 @@ def _turning_line(row: Payload, part: Payload) -> tuple[str, ...]:
     )
 
 
-def row_marks(row: Payload, part: Payload) -> list[str]:
-    """What is to be said of a row in a word: fastest, late, dear."""
+def row_marks(row: Payload, part: Payload, usual: str = "") -> list[str]:
+    """What is to be said of a row in a word: fastest, late, dear.
+
+    usual: a mark that every price has, and that is told elsewhere.
+    """
     marks = []
     if row is part["fastest"]:
         marks.append("fastest")
@@ -267,7 +274,8 @@ def row_marks(row: Payload, part: Payload) -> list[str]:
     if any(row is other for other in part.get("may_be_better", ())):
         marks.append("unmeasured")
     marks += [_MISSED.get(miss["limit"], miss["limit"]) for miss in row["misses"]]
-    return [*marks, price_marks(row)] if price_marks(row) else marks
+    told = price_marks({"price_marks": [mark for mark in row["price_marks"] if mark != usual]})
+    return [*marks, told] if told else marks
 
 
 _MISSED = {"deadline": "late", "budget": "dear", "max_session": "over a session"}

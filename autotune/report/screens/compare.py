@@ -63,7 +63,8 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
             trimmed(variants_section(payload), several),
         ]
     else:
-        parts = [Section("", tuple(_lead(payload))), _machines(payload, most)]
+        named = (fewer(2, tight, 8, 9), fewer(4, tight, 7, 8, 9, 9))
+        parts = [Section("", tuple(_lead(payload, named))), _machines(payload, most)]
     return [
         *parts,
         Section("", (*decisive_blocks(payload), *_unfit(payload["infeasible"]))),
@@ -75,8 +76,11 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
     ]
 
 
-def _lead(payload: Payload) -> list[Block]:
-    """The cheapest and the fastest, what keeps the limits, and how sure the order is."""
+def _lead(payload: Payload, named: tuple[int, int]) -> list[Block]:
+    """The cheapest and the fastest, what keeps the limits, and how sure the order is.
+
+    named: so many machines that were never measured, and whose ranges reach below the cheapest.
+    """
     name, cheapest = shortened(payload["job"]["name"], NAME), payload["cheapest"]
     if cheapest is None:
         return [Paragraph(f"{name}: it fits on none of these machines.", "bad")]
@@ -97,7 +101,7 @@ def _lead(payload: Payload) -> list[Block]:
         text = f"{which} {limits_phrase(limits)} {'is' if len(limits) == 1 else 'are'} "
         text += f"{least_odds(within)}."
         blocks.append(Paragraph(text, "plain" if within is leads else "strong"))
-    better, doubt = may_be_better(payload, 2), order_doubt(payload["rows"], leads)
+    better, doubt = may_be_better(payload, named[0]), order_doubt(payload["rows"], leads, named[1])
     return [*blocks, *(Paragraph(text, "warn") for text in (better, doubt) if text)]
 
 
@@ -117,22 +121,26 @@ def _machines(payload: Payload, most: int) -> Section:
     shown = [*rows[: most - len(named)], *named]
     strong = frozenset(i for i, row in enumerate(shown) if row is winner)
     titles = ("machine", ">$/h", ">time", ">range", ">cost", ">range", "")
-    lines = (_line(row, payload) for row in shown)
+    usual = _OLD if all(_OLD in row["price_marks"] for row in shown) else ""
+    lines = (_line(row, payload, usual) for row in shown)
     blocks: list[Block] = [table(lines, *titles, strong=strong)]
     if len(payload["rows"]) > len(shown):
         text = f"{len(payload['rows']) - len(shown)} more with --format csv or json"
         blocks.append(Paragraph(text, "quiet"))
     late = {mark for row in shown for mark in row_marks(row, payload)} & MISSED.keys()
     told = ["8 of 10 runs should end within the ranges", *(MISSED[mark] for mark in sorted(late))]
-    note = f" {marks_note(shown)}" if marks_note(shown) else ""
-    blocks.append(Paragraph(f"{'; '.join(told)}.{note}", "quiet"))
+    note = marks_note(shown, usual)
+    blocks.append(Paragraph(f"{'; '.join(told)}. {note}".strip(), "quiet"))
     settings = settings_phrase(winner["config"], winner["device_count"])
     blocks.append(Paragraph(f"On {recorded_label(winner)}: {settings}."))
     return Section("Machines, each with its best settings", tuple(blocks))
 
 
-def _line(row: Payload, payload: Payload) -> tuple[str, ...]:
-    marks = row_marks(row, payload)
+_OLD = "old"  # a mark that says nothing where every price has it: a note tells it once
+
+
+def _line(row: Payload, payload: Payload, usual: str) -> tuple[str, ...]:
+    marks = row_marks(row, payload, usual)
     if row["fits_probability"] < SURE:
         marks.append(f"fits {chance(row['fits_probability'])}")
     return (*bill_line(row), ", ".join(marks))

@@ -22,6 +22,7 @@ from autotune.report.screens.screen import (
     grounds_section,
     next_section,
     screen_text,
+    shows,
     trimmed,
 )
 
@@ -48,7 +49,7 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
         trimmed(_machines(payload), fewer(MACHINES, tight, 3, 4, 6)),
         trimmed(_whole_phases(payload), fewer(PHASES, tight, 5, 6, 7, 8)),
         subset_section(payload),
-        trimmed(cuts_section(payload), fewer(CUTS, tight, 3, 5)),
+        *([trimmed(cuts_section(payload), fewer(CUTS, tight, 3, 5))] if shows(tight, 9) else []),
         grounds_section(None, payload["assumed"], fewer(2, tight, 6, 7)),
         next_section(payload.get("next", [])),
         closing_section(payload),
@@ -68,4 +69,5 @@ def _whole_phases(payload: Payload) -> Section:
     if not isinstance(table, Table):
         return section
     rows = tuple(row for i, row in enumerate(table.rows) if i in table.strong_rows)
-    return Section(section.title, (Table(table.columns, rows),))
+    total = frozenset({len(rows) - 1})
+    return Section(section.title, (Table(table.columns, rows, total),))

@@ -289,8 +289,9 @@ def warning_blocks(warnings: Sequence[str], length: int = SHORT) -> list[Block]:
 
 
 def _sentence(text: str) -> str:
-    """With a capital, unless it begins with the name of something."""
+    """With a full stop, and a capital unless it begins with the name of something."""
     first = text.partition(" ")[0]
+    text += "" if text.endswith((".", ":", "!", "?")) else "."
     return text[:1].upper() + text[1:] if first.isalpha() else text
 
 
@@ -341,14 +342,17 @@ def of_the_job(assumed: Sequence[Assumption]) -> list[Assumption]:
 def trimmed(section: Section, most: int) -> Section:
     """A section with the first `most` lines of its tables and lists; says how many are left out.
 
+    A table's strong rows stay: they take the place of the last of these lines.
     Where only one is left out, it is shown instead: saying so takes a line as well.
     """
     blocks: list[Block] = []
     for block in section.blocks:
         if isinstance(block, Table) and len(block.rows) > most + 1:
-            rest = len(block.rows) - most
-            kept = Table(block.columns, block.rows[:most], block.strong_rows)
-            blocks += [kept, Paragraph(f"and {rest} more", "quiet")]
+            strong = [number for number in sorted(block.strong_rows) if number >= most][:most]
+            kept = [*range(most - len(strong)), *strong]
+            bold = frozenset(i for i, number in enumerate(kept) if number in block.strong_rows)
+            blocks.append(Table(block.columns, tuple(block.rows[i] for i in kept), bold))
+            blocks.append(Paragraph(f"and {len(block.rows) - most} more", "quiet"))
         elif isinstance(block, Bullets) and len(block.items) > most + 1:
             rest = len(block.items) - most
             items = tuple(shortened(item) for item in block.items[:most])

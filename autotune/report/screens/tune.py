@@ -198,7 +198,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     if not others:
         return Section("", tuple(more))
     free = not any(row.usd_per_hour for row in (best, *others))
-    marked = not free and any(map(price_marks, others))
+    marked = not free and any(price_marks(row) != price_marks(best) for row in others)
     rows = tuple(
         (
             _label(row, best, WHOLE_LABEL if shows(tight, until=2) else LABEL),

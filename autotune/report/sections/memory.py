@@ -167,7 +167,7 @@ def changes_table(
         (
             words(change.change),
             format_seconds(change.duration_s),
-            marked_name(format_usd(change.cost_usd), change),
+            marked_name(format_usd(change.cost_usd), change if change.kind == "machine" else {}),
             f"{format_bytes(change.required_bytes)} of {format_bytes(change.available_bytes)}",
         )
         for change in changes

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.paths import near
-from autotune.domain.units import GIB, format_bytes, format_count, format_seconds, format_usd
+from autotune.domain.units import (
+    GIB,
+    format_age,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_usd,
+)
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Paragraph, Section, Table, bullets, section, table
 from autotune.report.layout.csv_rows import flattened, rows_csv
@@ -155,7 +162,7 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
 
 def _one_line(row: Row, part: Payload) -> str:
     age = row.price_age_days
-    seen = "" if age is None else f" at a price seen {age} days ago"
+    seen = "" if age is None else f" at a price seen {format_age(age)} ago"
     seen += f" ({price_marks(row)})" if price_marks(row) else ""
     if lengths_open(part["job"]):
         short = part["short_rows"] if row is part["after"] else None

@@ -46,9 +46,11 @@ def range_cell(row: Mapping[str, Any], short: ShortRows | None, what: str) -> st
     return f"{least} to {most}" if least and least != most else most
 
 
-def settling(job: JobPayload, short: ShortRows | None, asked: Asked | None = None) -> str:
-    """What would settle it, in a sentence."""
-    words = asked.words if asked else ()
+def settling(
+    job: JobPayload, short: ShortRows | None, asked: Asked | None = None, then: str = ""
+) -> str:
+    """What would settle it, in a sentence. then: a command that asks for the same job."""
+    words = asked.words if asked else then.split()
     state = "data.lengths to the job file: {p50: 220, p95: 700, max: 1024}"
     line = "`--data FILE` to have them counted"
     line += "" if "--model" in words else f", or {state}"
@@ -65,7 +67,8 @@ def open_blocks(payload: Mapping[str, Any]) -> list[Block]:
     job: JobPayload = payload["job"]
     if not lengths_open(job):
         return []
-    text = settling(job, payload.get("short_rows"), payload.get("asked"))
+    then = next((step.command for step in payload.get("next", ())), "")
+    text = settling(job, payload.get("short_rows"), payload.get("asked"), then)
     return [Paragraph(text, "warn")]
 
 
