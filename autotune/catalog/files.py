@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
+MOST_READ_BYTES = 1 << 28  # of a file that autotune keeps
 SCRATCH = ".autotune-part"  # how the name of a half-written file ends
 MERGE_WAIT_S = 60.0  # for another process that keeps what it learned
 
@@ -99,7 +100,7 @@ def is_scratch(path: Path, names: tuple[str, ...] = ()) -> bool:
     return ours or any(path.name.startswith(f".{name}.") for name in names)
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, most_bytes: int = MOST_READ_BYTES) -> bytes:
     """What a file holds that another program wrote: a pipe or a device is not waited for.
 
     Raises OSError where there is none or it cannot be read, ValueError for what is not a

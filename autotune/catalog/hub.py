@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.files import home_dir, read_regular, write_whole
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _snapshots(folder: Path) -> list[Path]:
     except OSError:
         return []
     try:
-        main = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+        main = read_regular(folder / "refs" / "main").decode().strip()
     except (OSError, ValueError):
         return found
     return sorted(found, key=lambda path: path.name != main)
@@ -171,10 +171,8 @@ def _shown(url: str) -> str:
 
 def _read(path: Path, most_bytes: int) -> HubFile | None:
     try:
-        if path.stat().st_size > most_bytes:
-            return None
-        return HubFile(path.read_bytes(), str(path), path)
-    except OSError:
+        return HubFile(read_regular(path, most_bytes), str(path), path)
+    except (OSError, ValueError):
         return None
 
 

@@ -5,6 +5,7 @@ A set is a dataclass whose fields are typer's options; `option_sets` gives them 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -42,6 +43,22 @@ class Fidelity(StrEnum):
 def option(name: str, text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own type
     """An option: its help, and what that calls its value."""
     return typer.Option(name, help=text, metavar=metavar)
+
+
+STORAGE = "AUTOTUNE_STORAGE"  # a URL with a password is seen by everybody on a command line
+
+
+def shared_storage(stated: str | None) -> str | None:
+    """Where the search of several workers is kept: the stated URL, or the variable's.
+
+    Raises InputError for an empty one.
+    """
+    if stated is not None and not stated.strip():
+        msg = "--storage is empty"
+        raise InputError(
+            msg, "give a URL (postgresql+psycopg://USER@HOST/DATABASE), or leave it out"
+        )
+    return stated or os.environ.get(STORAGE) or None
 
 
 def said(of: Any, text: str, metavar: str = "") -> Any:  # noqa: ANN401 - typer's own type

@@ -40,6 +40,8 @@ BROKEN = frozenset(
     {"cuda_error", "nccl_error", "unsupported", "timeout", "crash", "invalid_result", "bad_data"}
 )
 INTERRUPTED = "interrupted"
+NO_ROOM = "the disk is full"  # how the message of a probe begins that was ended for that
+MAKE_ROOM = "make room there, then go on with --resume"
 OUTCOMES = frozenset({OK, INTERRUPTED}) | INFEASIBLE | BROKEN
 RETRIED = frozenset({"cuda_error", "nccl_error", "crash", "invalid_result"})
 
@@ -156,7 +158,8 @@ def unexplained(ending: Ending, why: str) -> tuple[str, str]:  # noqa: PLR0911 -
     if failure is not None:
         return str(failure["status"]), str(failure.get("message", ""))[:KEPT_CHARACTERS]
     if ending.ended_for:
-        return "crash", ending.ended_for
+        status = INTERRUPTED if ending.ended_for.startswith(NO_ROOM) else "crash"
+        return status, ending.ended_for
     if ending.code is None:
         return "timeout", "no result within its time"
     found = _failure_class(text, device_was_full=ending.device_was_full)
@@ -289,6 +292,8 @@ def without_secrets_in(result: dict[str, Any]) -> dict[str, Any]:
 
 def hint_for(status: str, message: str) -> str:
     """What a user can do about a probe that broke."""
+    if message.startswith(NO_ROOM):
+        return MAKE_ROOM
     if MISSING.search(message):
         return HINTS["unsupported"]
     if status in HINTS:

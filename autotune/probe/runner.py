@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from autotune.catalog.files import read_regular
 from autotune.catalog.locks import own_folder, take_away_dead
 from autotune.domain.config import UNSET
-from autotune.domain.paths import whole
+from autotune.domain.paths import near, whole
 from autotune.domain.units import GIB
 from autotune.frozen import dataclass
 from autotune.probe import device as devices
 from autotune.probe.lease import leased
 from autotune.probe.outcomes import (
     MAX_RESULT_BYTES,
+    NO_ROOM,
     OK,
     RETRIED,
     Ending,
@@ -331,7 +332,7 @@ def excess(folder: Path) -> str:
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
         if free < LEAST_FREE_BYTES:
-            return f"the disk is full: {free >> 20} MiB are left in {folder.parent}"
+            return f"{NO_ROOM}: {free >> 20} MiB are left in {near(folder.parent)}"
     return ""
 
 

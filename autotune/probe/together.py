@@ -12,6 +12,7 @@ Source: torchrun's c10d rendezvous, https://pytorch.org/docs/stable/elastic/run.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -40,6 +41,7 @@ LEADS = "leader.count"  # of the machine that searches
 BEAT_S, LOST_S, LOOK_S, SAID_S = 0.5, 60.0, 0.2, 60.0
 MOST_BYTES = 1_000_000
 GREATEST_PORT = 65535
+NAMED = "name this machine as the others reach it, such as node0:29500"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,37 @@ class Meeting:
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= GREATEST_PORT:
             msg = f"--rendezvous {text[:80]!r} is no HOST:PORT"
-            raise InputError(msg, "name this machine as the others reach it, such as node0:29500")
+            raise InputError(msg, NAMED)
         return cls(f"{host}:{port}", offer.nodes, offer.per_node)
+
+    def check_place(self) -> None:
+        """Raise InputError for a host that nobody knows, or a port of this machine that is taken.
+
+        Else it waits for its other machines first, and hears of it in the first probe.
+        """
+        host, _, port = self.endpoint.rpartition(":")
+        with contextlib.suppress(UnicodeError):  # a name that no host can have is not known either
+            try:
+                found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            except OSError as error:
+                why = f"the host {host!r} is not known here ({error.strerror or error})"
+                msg = f"--rendezvous {self.endpoint}: {why}"
+                raise InputError(msg, NAMED) from None
+            for family, kind, protocol, _, address in found:
+                self._check_free(family, kind, protocol, address)
+
+    def _check_free(self, family: int, kind: int, protocol: int, address: Any) -> None:  # noqa: ANN401 - as the system has it
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(address)
+            except OSError as error:
+                if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+                    return  # no address of this machine's own, as behind a forwarded port
+                msg = (
+                    f"--rendezvous {self.endpoint}: that port cannot be used here: {error.strerror}"
+                )
+                raise InputError(msg, "name a port of this machine that is free") from None
 
     def launcher(self, name: str) -> tuple[str, ...]:
         """Arguments of python before the worker's; name: of the one probe."""
@@ -139,7 +170,7 @@ def terms_in(run_dir: Path) -> dict[str, Any] | None:
     """What a search on several machines asks of the others; None where a folder holds none."""
     try:
         found = json.loads(read_regular(run_dir / MACHINES / TERMS, MOST_BYTES))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         msg = f"{run_dir / MACHINES / TERMS} cannot be read: {error}"

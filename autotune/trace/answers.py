@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.frozen import dataclass
 from autotune.trace.allocator import MIB, CachingAllocator, OutOfMemory
 
@@ -130,7 +131,7 @@ def recorded(found: Traced) -> str:
 def read_recorded(path: Path) -> Traced | None:
     """The trace that `recorded` wrote; None when there is none that makes sense."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_regular(path))
         found = read_traced(fields, fields["versions"])
         if isinstance(found, Traced):
             return replace(found, cached=True)

@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from commandline import typed
 
+from autotune.app.dataset import count
 from autotune.app.learn.what_ran import _rank
+from autotune.app.runs import find
+from autotune.catalog import hub
+from autotune.evidence.learned import residuals
 from autotune.evidence.learned.effects import Residual
 from autotune.evidence.learned.residuals import PARTS, _residual
 from autotune.evidence.learned.store import store_path
+from autotune.search.measured import prior
+from autotune.trace.answers import read_recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 JOB = "jobs/tiny_cpu.yaml"
@@ -29,6 +37,22 @@ def pipe(path: Path) -> None:
 
 def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """What waits for longer ends in an error that no reader expects."""
+
+    def late(*_: object) -> None:
+        msg = f"it waited for {seconds:g} s"
+        raise RuntimeError(msg)
+
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 @pytest.mark.parametrize("put", [pipe, endless])
@@ -46,6 +70,29 @@ def test_a_store_that_is_no_file_is_not_waited_for(
     place.parent.mkdir(parents=True)
     put(place)
     assert typed("estimate", JOB, "--fidelity", "formula", "-q", home=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("put", [pipe, endless])
+@pytest.mark.parametrize(
+    ("place", "read", "nothing"),
+    [
+        ("residuals.json", lambda _: residuals._kept(), {}),
+        ("trace.json", read_recorded, None),
+        ("count.json", lambda path: count.kept_count(path.stem), None),
+        ("prior.json", lambda path: prior._read(path)[0], prior._NOTHING),
+        ("trials.jsonl", lambda path: find._tried(path.parent), "0 trials"),
+        ("config.json", lambda path: hub._read(path, 1000), None),
+    ],
+)
+def test_a_kept_file_that_is_no_file_is_not_waited_for(
+    put: Callable[[Path], None], place: str, read: Callable[[Path], object], nothing: object,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(residuals, "store_path", lambda: tmp_path / "runs.json")
+    monkeypatch.setattr(count, "_path", lambda key: tmp_path / f"{key}.json")
+    put(tmp_path / place)
+    with interrupted_after(10.0):
+        assert read(tmp_path / place) == nothing
 
 
 def test_a_pipe_beside_a_trainers_output_is_not_waited_for(tmp_path: Path) -> None:

@@ -282,3 +282,15 @@ def test_tune_on_two_machines_that_meet_on_loopback_answers_with_what_both_ran(
     best = json.loads((run / "recommendation.json").read_text())["best"]
     assert (best["basis"], best["nodes"], best["device_count"]) == ("measured", 2, 2)
     assert "the search is over" in said
+
+
+def test_a_meeting_point_that_cannot_be_one_is_named_before_anybody_waits() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            InputError, match="that port cannot be used here: Address already in use"
+        ):
+            Meeting(f"127.0.0.1:{port}", 2, 1).check_place()
+    Meeting(f"127.0.0.1:{port}", 2, 1).check_place()
+    with pytest.raises(InputError, match=r"the host 'nohost\.invalid' is not known here"):
+        Meeting("nohost.invalid:29500", 2, 1).check_place()

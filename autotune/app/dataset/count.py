@@ -25,7 +25,7 @@ from autotune.app.dataset.files import WHOLE_BYTES, Reading
 from autotune.app.dataset.folder import data_files
 from autotune.app.dataset.lengths import Histogram
 from autotune.app.dataset.tokenizer import Loaded, TemplateRefusesError, Tokenizer, tokenizer_for
-from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.files import home_dir, read_regular, write_whole
 from autotune.catalog.text_tokens import estimate_tokens
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
@@ -291,7 +291,7 @@ def kept_count(key: str | None) -> tuple[Histogram, str] | None:
     if key is None:
         return None
     try:
-        content = json.loads(_path(key).read_text(encoding="utf-8"))
+        content = json.loads(read_regular(_path(key)))
         counts = Counter({int(length): int(rows) for length, rows in content["counts"]})
         found = Histogram(
             counts, float(content["row_bytes"]), str(content["source"]), content["basis"],

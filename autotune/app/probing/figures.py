@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.probing.plan import IMPORT_S, depths_of
 from autotune.domain.answer.limits import odds
-from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes, format_seconds, format_usd
-from autotune.probe.outcomes import BROKEN, INTERRUPTED
+from autotune.probe.outcomes import BROKEN, INTERRUPTED, MAKE_ROOM, NO_ROOM
 from autotune.probe.record import ProbeRecord, config_of, observations
 from autotune.search.posterior.repeats import Z999, Run, believed
 
@@ -172,10 +172,13 @@ def aside_s(records: Sequence[ProbeRecord], pace: float, *, serving: bool) -> fl
 
 
 def check_ending(record: ProbeRecord, finished: int) -> None:
-    """Raise Interrupted, or InputError for a row that nothing could train on.
+    """Raise Interrupted, NoLocalDevice without room, or InputError for a row that none trains on.
 
     finished: how many probes are kept.
     """
+    if record.message.startswith(NO_ROOM):
+        msg = f"{record.message}; {finished} finished probes are kept"
+        raise NoLocalDevice(msg, MAKE_ROOM)
     if record.status == INTERRUPTED:
         msg = f"interrupted; {finished} finished probes are kept"
         raise Interrupted(msg, "--resume continues where it stopped")

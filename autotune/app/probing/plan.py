@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from autotune.probe.two_depth import requests_at_depths
 from autotune.space.file import at_every_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
@@ -86,6 +86,21 @@ class ProbeOptions:
     def seconds(self) -> float:
         """[s] of probing, after which no further probe starts."""
         return DEFAULT_BUDGET_S if self.budget_s is None else self.budget_s
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What was stated of how much may be probed, as a run folder keeps it."""
+        stated = {"probes": self.probes, "budget_s": self.budget_s}
+        return {name: value for name, value in stated.items() if value is not None}
+
+    def within(self, kept: Mapping[str, float]) -> Self:
+        """The same, with a run's limits where none are stated now."""
+        probes, budget_s = self.probes, self.budget_s
+        if probes is None and "probes" in kept:
+            probes = max(int(kept["probes"]), 1)
+        if budget_s is None:
+            budget_s = kept.get("budget_s")
+        return replace(self, probes=probes, budget_s=budget_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from autotune.app.probing.plan import (
     without_limits,
 )
 from autotune.app.probing.study import check_affordable, probe_candidates
+from autotune.app.runs.folder import is_run, load_record
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish as finish_answer
@@ -104,11 +105,17 @@ def tune_by_probes(
     if not exact:
         held = float(bill.usable_bytes.min(initial=offer.device.memory_torch_bytes))
         probing, bill = replace(probing, held_bytes=held), without_limits(bill)
+    if probing.meeting is not None and not options.dry_run:
+        probing.meeting.check_place()
+    asked = asked_of(priced, options, "probe", probing.on or "")
+    folder = run_dir_of(asked, options)
+    if options.resume and folder is not None and is_run(folder):
+        probing = probing.within(load_record(folder).limits)
+    asked = replace(asked, limits=probing.limits)
     check_affordable(probed_job, bill, probing, options.objective)
     if options.dry_run:
         return _planned(priced, options, probing, bill, offer)
-    asked = asked_of(priced, options, "probe", probing.on or "")
-    with working_in(asked, run_dir_of(asked, options), resume=options.resume) as run_dir:
+    with working_in(asked, folder, resume=options.resume) as run_dir:
         try:
             found = _probed(
                 Ground(probed_job, priced.space, priced.calibration, offer, offers, exact, bill,

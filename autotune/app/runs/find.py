@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from autotune.catalog.files import read_regular
 from autotune.frozen import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -89,8 +90,8 @@ def _state(path: Path) -> tuple[State, str]:
 
 def _tried(path: Path) -> str:
     try:
-        count = (path / TRIALS_FILE).read_bytes().count(b"\n")
-    except OSError:
+        count = read_regular(path / TRIALS_FILE).count(b"\n")
+    except (OSError, ValueError):
         count = 0
     return f"{count} trial{'s' * (count != 1)}"
 

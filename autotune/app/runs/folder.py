@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import field, replace
 
 from autotune.frozen import dataclass
 from datetime import UTC, datetime
@@ -57,12 +57,14 @@ def runs_root() -> Path:
 class Identity:
     """A job and what is asked of it: the search space (a name or a path), the objective, ...
 
-    space: what the space's file holds, as text; empty for a shipped one.
+    space: what the space's file holds, as text; empty for a shipped one. limits: of its probes, where
+    stated; they do not change which run it is.
     """
 
     job: Job
     question: tuple[str, ...]
     space: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -144,12 +146,16 @@ def load_recommendation_payload(run_dir: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What a run folder says of its job. question: space, objective and what else was asked."""
+    """What a run folder says of its job.
+
+    question: space, objective and what else was asked. limits: of its probes, where stated.
+    """
 
     spec: dict[str, Any]
     base_dir: Path
     question: tuple[str, ...]
     age_days: int
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def space(self) -> str | None:
@@ -198,7 +204,14 @@ def load_record(run_dir: Path) -> RecordedRun:
     question = record.get("question", [])
     asked = tuple(str(item) for item in question) if isinstance(question, list) else ()
     seconds = max(datetime.now(UTC).timestamp() - path.stat().st_mtime, 0.0)
-    return RecordedRun(spec, whole(run_dir / folder), asked, int(seconds // DAY_S))
+    limits = _limits_of(record.get("limits"))
+    return RecordedRun(spec, whole(run_dir / folder), asked, int(seconds // DAY_S), limits)
+
+
+def _limits_of(told: object) -> dict[str, float]:
+    """Limits of probes as a file has them; what is no limit is left out."""
+    found = told if isinstance(told, dict) else {}
+    return {str(k): v for k, v in found.items() if _is_number(v) and 0 < v <= _MOST}
 
 
 def is_run(path: Path) -> bool:

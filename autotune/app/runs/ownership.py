@@ -121,6 +121,7 @@ def _begun(asked: Identity, folder: Path, lock: Lock, *, resume: bool) -> _Held:
             if made:
                 _write_job(asked, folder)
             else:
+                _keep_limits(asked, folder)
                 with contextlib.suppress(FileNotFoundError):
                     (folder / FAILURE_FILE).unlink()
     except BaseException:
@@ -189,7 +190,7 @@ def _write_job(asked: Identity, folder: Path) -> None:
         "question": list(asked.question),
         "base_dir": str(whole(job.base_dir)),
         "spec": json.loads(job.spec) if job.spec else None,
-    }
+    } | ({"limits": dict(asked.limits)} if asked.limits else {})
     for path in folder.iterdir():
         if is_scratch(path, OWN_FILES):
             path.unlink(missing_ok=True)
@@ -197,6 +198,14 @@ def _write_job(asked: Identity, folder: Path) -> None:
     if not write_new(folder / JOB_FILE, text):
         msg = f"{near(folder)} was taken by another process a moment ago"
         raise InputError(msg, ANOTHER)
+
+
+def _keep_limits(asked: Identity, folder: Path) -> None:
+    """A run that goes on with other limits keeps those: whoever resumes it next finds them."""
+    record = read_json(folder / JOB_FILE)
+    if asked.limits and asked.limits != record.get("limits"):
+        text = json.dumps(record | {"limits": dict(asked.limits)}, indent=1) + "\n"
+        write_whole(folder / JOB_FILE, text)
 
 
 def _check_same(asked: Identity, folder: Path, *, resume: bool) -> None:

@@ -215,14 +215,14 @@ class Crew:
         ):
             time.sleep(LOOK_S)
 
-    def why_all_ended(self) -> str:
-        """What the last of them said; raises what it was about where none could work."""
+    def why_all_ended(self, measured: int) -> str:
+        """What the last of them said; raises what it was about where nothing is measured."""
         states = self.executor.states()
         codes = {state.code for state in states}
         why = next((s.why for s in reversed(states) if s.code != 0), "")
-        if codes and codes <= {InputError.exit_code, NoLocalDevice.exit_code}:
+        if not measured and codes and codes <= {InputError.exit_code, NoLocalDevice.exit_code}:
             kind = NoLocalDevice if NoLocalDevice.exit_code in codes else InputError
-            msg = f"no worker could join: {why.removeprefix('error: ')}"
+            msg = f"no worker could probe: {why.removeprefix('error: ')}"
             raise kind(msg, f"what they said is kept in {near(self.job.log('').parent)}")
         return f"all workers have ended: {why}" if why else ""
 
@@ -291,7 +291,7 @@ def _followed(
             ended = search.decide(led.shared, prober, len(prober.bill))
             if ended.kind == "end":
                 return ended
-            why = crew.why_all_ended() or next(reversed(left()), "")
+            why = crew.why_all_ended(len(records)) or next(reversed(left()), "")
             return Task("end", why or "all workers have ended")
         quiet = not pending and time.monotonic() - quiet_since > pace.quiet_s
         if not crew.count and quiet and (said := left()):

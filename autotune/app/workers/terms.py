@@ -159,8 +159,8 @@ def ground_of(terms: dict[str, Any]) -> Ground:
     except InputError as error:
         msg = f"the study's job cannot be read here: {error.message}"
         raise InputError(
-            msg, "the model's and the data's files must lie here under the same paths: share the "
-            "folder, or copy it"
+            msg, "the model's and the data's files must lie here under the same paths (the job's "
+            f"folder is {terms['base_dir']}): share that folder, or copy it"
         ) from None  # fmt: skip
     if job.model.fingerprint != terms["model"]:
         _refuse("its model has another shape than the one here",

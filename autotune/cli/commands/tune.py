@@ -12,6 +12,7 @@ import typer
 from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     RUN,
+    STORAGE,
     Changes,
     Fidelity,
     FidelityOfModel,
@@ -23,6 +24,7 @@ from autotune.cli.options import (
     Space,
     TrustOption,
     option,
+    shared_storage,
     split_names,
 )
 from autotune.cli.output import Format, Output, Progress, emit, print_answer
@@ -132,7 +134,8 @@ def tune(
     ] = TRIALS,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the sampler.")] = 0,
     storage: Annotated[
-        str | None, option("--storage", "Where Optuna keeps the study.", "URL")
+        str | None,
+        option("--storage", f"Where Optuna keeps the study; of workers also {STORAGE}.", "URL"),
     ] = None,
     run: Annotated[Path | None, RUN] = None,
     resume: Annotated[
@@ -157,6 +160,8 @@ def tune(
         minimize = Goal(recorded.objective)
     probing = _probing(score, probes, probe_budget, probe_on)
     probing = _with_workers(probing, workers, executor, ray_address, rendezvous)
+    if storage is not None or (probing and probing.workers is not None):
+        storage = shared_storage(storage)
     question = asked(context)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")

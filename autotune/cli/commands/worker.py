@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autotune.cli.options import option
+from autotune.cli.options import STORAGE, option, shared_storage
 from autotune.cli.output import Progress, QuietOption, emit
 from autotune.domain.errors import InputError, Interrupted
 from autotune.domain.paths import whole
-
-STORAGE = "AUTOTUNE_STORAGE"  # a URL with a password is seen by everybody on a command line
 
 
 def worker(
@@ -37,7 +34,7 @@ def worker(
     autotune worker --storage postgresql+psycopg://me@host/tuning --study 20260101-120000-my-job
     Of a search with --rendezvous this machine takes part in each probe, until that search ends.
     """
-    url = storage or os.environ.get(STORAGE) or None
+    url = shared_storage(storage)
     if run is None and (url is None or study is None):
         msg = "no search to join is named"
         raise InputError(msg, "name its run folder, or its --storage URL and --study NAME")

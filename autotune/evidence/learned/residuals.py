@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.devices import find_device
-from autotune.catalog.files import merging, write_whole
+from autotune.catalog.files import merging, read_regular, write_whole
 from autotune.catalog.software import DISTRIBUTION
 from autotune.cost.constants import PATH
 from autotune.cost.learned import PARTS
@@ -84,9 +84,7 @@ def remember(found: Sequence[Residual]) -> None:
 def _kept() -> dict[str, Residual]:
     path = store_path().parent / FILE
     try:
-        if path.stat().st_size > MAX_BYTES:
-            return {}
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json.loads(read_regular(path, MAX_BYTES))
         if content["made_by"] != made_by():
             return {}
         return {entry["id"]: _residual(entry) for entry in content["residuals"]}

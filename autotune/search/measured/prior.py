@@ -14,7 +14,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.files import home_dir, merging, readable_entries, set_aside, write_whole
+from autotune.catalog.files import (
+    home_dir,
+    merging,
+    read_regular,
+    readable_entries,
+    set_aside,
+    write_whole,
+)
 from autotune.domain.config import is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.observation import BETWEEN_RUNS_SD
@@ -217,7 +224,7 @@ def _of_family(folder: Path, key: PriorKey) -> tuple[list[dict[str, Any]], int]:
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8")).get("key")
+        found = json.loads(read_regular(path)).get("key")
     except (OSError, ValueError, AttributeError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -238,10 +245,10 @@ _NOTHING = _Content([], (), {})
 def _read(path: Path) -> tuple[_Content, str]:
     """The content of a file, and what of it is damaged, in words. No file: nothing, undamaged."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode()
     except FileNotFoundError:
         return _NOTHING, ""
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         return _NOTHING, str(error)
     entries = readable_entries(text, "observed", _entry)
     try:

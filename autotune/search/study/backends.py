@@ -7,7 +7,9 @@ an outage interrupts is tried again for a while; whoever measures has its record
 from __future__ import annotations
 
 import os
+import threading
 import time
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from autotune.domain.units import format_seconds
 from autotune.search.study import lines
 from autotune.search.study.refusals import (
     COMING_UP,
+    QUERIED,
     HalfMadeError,
     StorageForgotError,
     all_words,
@@ -31,7 +34,7 @@ from autotune.search.study.refusals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from optuna.storages import BaseStorage
 
@@ -40,6 +43,7 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # between tries; the last one stays
 FIRST_TRIES = 5  # at opening: of several processes that make the tables at once, one is first
 MADE_AT_ONCE = ("already exists", "duplicate key", "database is locked", "UNIQUE constraint")
 START_UP_S = 60.0  # that a server which is just coming up is given, at opening
+SLOW_S = 5.0  # for an answer, before that is said
 ANSWER_S = 30  # for a server to take a connection; libpq counts whole seconds
 
 
@@ -53,7 +57,8 @@ def connect(
     begun, left, number, is_told = time.monotonic(), FIRST_TRIES, 0, False
     while True:
         try:
-            storage = _opened(url)
+            with _slowness_told(url, tell):
+                storage = _opened(url)
             storage.get_all_studies()
         except InputError:
             raise
@@ -77,9 +82,22 @@ def connect(
             return patient(storage, url)
 
 
+@contextmanager
+def _slowness_told(url: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """That a server keeps us waiting: one that never answers is given up after half a minute."""
+    words = f"storage {without_password(url)} has not answered yet; waiting for it"
+    timer = threading.Timer(SLOW_S, tell, (words,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def url_to_type(url: str) -> str:
     """A storage's URL as a command can show it: one that holds a password is only called URL."""
-    return "URL" if without_secrets(url)[1] else url
+    return "URL" if without_secrets(url)[1] or QUERIED.search(url) else url
 
 
 def _opened(url: str) -> BaseStorage:

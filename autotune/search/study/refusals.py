@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from autotune.domain.errors import InputError
+from autotune.domain.secrets import LEFT_OUT
 from autotune.domain.units import format_seconds
 
 OUTAGES = ("OperationalError", "InterfaceError", "ConnectionError", "BusyLoadingError",
@@ -22,6 +25,7 @@ SAID = {"permission denied": RIGHTS, "NOPERM": RIGHTS, "read-only": CLOSED, "rea
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
 DRIVERS = {"psycopg": "pip install 'psycopg[binary]' (the database's driver)",
            "redis": "pip install redis (its driver)"}  # fmt: skip
+QUERIED = re.compile(r"((?:password|passwd|sslpassword)=)[^&\s]*", re.IGNORECASE)  # libpq, Redis
 NOTHING_LOST = "every finished trial is on the disk; nothing was lost"
 AGAIN = "run the same command again (tune: with --resume)"
 REBUILT = "`autotune tune --resume` builds the study again from trials.jsonl"
@@ -37,8 +41,10 @@ class HalfMadeError(Exception):
 
 def without_password(url: str) -> str:
     """A storage's URL as it may be shown."""
-    scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+    scheme, mark, rest = url.partition(":")
+    behind = rest.lstrip("/")  # a mistyped URL has one stroke or three
+    shown = f"{scheme}{mark}{rest[: len(rest) - len(behind)]}{behind.rpartition('@')[2]}"
+    return QUERIED.sub(rf"\1{LEFT_OUT}", shown)
 
 
 def all_words(error: BaseException) -> str:
