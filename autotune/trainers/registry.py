@@ -44,9 +44,11 @@ _TRL = {
     "max_length", "max_seq_length", "packing", "dataset_text_field", "padding_free", "use_peft",
     "model_init_kwargs", "assistant_only_loss", "dataset_num_proc", "packing_strategy",
 }  # fmt: skip
+_SHARED = {"base_model"}  # what many programs of people's own call the model as well
 _FEW, _BATCH = 2, "per_device_train_batch_size"
 # Trainers whose settings stand in a file, and the programs that take them as flags as well: the
 # same words before another program are that program's own.
+_OTHERS = re.compile(r"\b(openrlhf|megatron|nemo|verl)\b")
 _STARTED_BY = {
     "axolotl": re.compile(r"axolotl"),
     "litgpt": re.compile(r"lit[-_]?gpt|(finetune|pretrain)/\w+\.py"),
@@ -78,22 +80,10 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
     able = [each for each in TRAINERS.values() if _may_start(each.name, program)]
     whole = (each.name for each in able if each.is_file(values))
     whose = next((trainer for trainer in (*started, *whole) if trainer), None)
-    if whose is None:
-        scores = {each.name: len(found & each.own_keys) for each in able}
-        most = max(scores, key=lambda trainer: scores[trainer])
-        others = [trainer for trainer, score in scores.items() if score and trainer != most]
-        if scores[most] and others:
-            _refuse_mixture(found, most, others, name)
-        batched = _BATCH in found and _BATCH not in schema_of(most).keys  # its own has another name
-        # One key of its own says little of a program that cuts rows by a key it does not have.
-        foreign = (found & set(MAX_LENGTH)) - set(schema_of(most).keys)
-        one = scores[most] and found & _TRAINER and not batched and not foreign
-        if scores[most] >= _FEW or one:
-            whose = most
-        elif len(found & _TRAINER) >= _FEW or _BATCH in found:
-            whose = "trl" if found & _TRL else "hf"
+    whose = whose or _by_keys(found, able, name)
     if whose is None or (not program and _has_own_sections(values, whose)):
-        _refuse_launcher(found, name)
+        if not program:
+            _refuse_launcher(found, name)
         return None
     both = sorted(found & JOB_KEYS)
     if both:
@@ -107,8 +97,30 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
     return TRAINERS[whose]
 
 
+def _by_keys(found: set[str], able: Sequence[Trainer], name: str) -> str | None:
+    """The trainer that most of the keys belong to; None where too few of them say so."""
+    scores = {each.name: len(found & each.own_keys - _SHARED) for each in able}
+    if not scores:
+        return None
+    most = max(scores, key=lambda trainer: scores[trainer])
+    others = [trainer for trainer, score in scores.items() if score and trainer != most]
+    if scores[most] and others:
+        _refuse_mixture(found, most, others, name)
+    own = len(found & TRAINERS[most].own_keys) if scores[most] else 0
+    batched = _BATCH in found and _BATCH not in schema_of(most).keys  # its own has another name
+    # One key of its own says little of a program that cuts rows by a key it does not have.
+    foreign = (found & set(MAX_LENGTH)) - set(schema_of(most).keys)
+    if own >= _FEW or (own and found & _TRAINER and not batched and not foreign):
+        return most
+    if len(found & _TRAINER) >= _FEW or _BATCH in found:
+        return "trl" if found & _TRL else "hf"
+    return None
+
+
 def _may_start(trainer: str, program: Sequence[str]) -> bool:
     """Whether flags behind these words may be the trainer's; of a file without a command, yes."""
+    if any(_OTHERS.search(word) for word in program):
+        return False
     own = _STARTED_BY.get(trainer)
     return own is None or not program or any(own.search(word) for word in program)
 

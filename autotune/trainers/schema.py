@@ -135,7 +135,8 @@ def _keys(raw: dict[str, Any], ceiling: str | None) -> dict[str, Key]:
     return found
 
 
-_OF_PROGRAMS = {"transformers", "trl"}  # whose arguments stand among those of people's own programs
+# Whose arguments stand among those of people's own programs, and of their older versions.
+_OF_PROGRAMS = {"transformers", "trl", "llamafactory"}
 _LISTED = 40  # keys named in one note
 _MEANT = 0.85  # share of letters that a misspelt key has in common with the one it means
 

@@ -51,6 +51,10 @@ _EARS = r".*(whisper|voxtral|/csm-|-asr\b).*"
 _OFF = {"", "false", "none", "null", "0", "0.0", "[]", "{}"}
 _STEPS = ("optimizer", "optim", "train", "stage", "do_train", "train_dataset", "datasets",
           "per_device_train_batch_size", "num_train_epochs")  # fmt: skip
+_TRAINS = (
+    "dataset", "dataset_dir", "output_dir", "learning_rate", "tokenized_path", "num_train_epochs",
+    "max_steps", "gradient_accumulation_steps", "export_dir",
+)  # fmt: skip
 _AXOLOTL = (
     Sign("reward", "reward_model", _ON), Sign("reward", "process_reward_model", _ON),
     Sign("rl", "rl", r"grpo|gdpo|ppo|ebft|rloo"), Sign("dpo", "rl", "dpo|ipo"),
@@ -69,6 +73,7 @@ _FACTORY = (
     Sign("merging", "export_dir", unless=("do_train",)),
     Sign("evaluation", "do_predict", _ON, unless=("do_train",)),
     Sign("inference", "infer_backend", unless=_STEPS),
+    Sign("rl", "stage", r"grpo|gspo|rloo|reinforce\w*"),
     Sign("inference", "sample_backend", unless=_STEPS),
     Sign("evaluation", "task", r".*(mmlu|ceval|cmmlu).*"),
     *(Sign("vision", key) for key in (
@@ -81,6 +86,7 @@ _FACTORY = (
     Sign("preference", "train_dataset", r".*(dpo|preference|pairwise).*"),
     Sign("vision", "train_dataset", r".*(multimodal|mllm).*"),
     Sign("pretraining", "stage", "pt"),
+    Sign("inference", "template", unless=(*_STEPS, *_TRAINS)),
 )  # fmt: skip
 _TUNE = (
     Sign("evaluation", "tasks", unless=("optimizer",)),
@@ -95,6 +101,7 @@ _TUNE = (
     Sign("classification", "model._component_", r".*(classifier|reward).*"),
     Sign("vision", "model._component_", r".*(vision|flamingo|early_fusion).*"),
     Sign("vision", "tokenizer.image_size"),
+    Sign("evaluation", "checkpointer._component_", unless=("optimizer", "epochs", "batch_size")),
 )  # fmt: skip
 _LITGPT = (
     Sign("inference", "max_new_tokens"), Sign("pretraining", "train.max_tokens"),
@@ -164,7 +171,7 @@ _CALLS: tuple[tuple[Objective, str], ...] = (
     ("rl", r"(Async)?(GRPO|PPO|RLOO|OnlineDPO|NashMD|XPO|SSD|SDPO)(Config|Trainer)"),
     ("orpo", r"(ORPO|CPO|SimPO)(Config|Trainer)"), ("kto", r"KTO(Config|Trainer)"),
     ("dpo", r"DPO(Config|Trainer)"), ("preference", r"(BCO|TPO)(Config|Trainer)|PatchDPOTrainer"),
-    ("reward", r"(Reward|PRM)(Config|Trainer)"),
+    ("reward", r"([A-Z]\w*)?(Reward|PRM)(Config|Trainer)"),
     ("distillation", r"(GKD|GOLD|MiniLLM|SDFT|\w*Distill\w*)(Config|Trainer)"),
     ("embedding", r"(Fast)?SentenceTransformer\w*"),
     ("classification", r"AutoModelFor(Sequence|Token|Image|Audio)Classification|num_labels"),

@@ -94,7 +94,8 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
             parsed.knobs.setdefault(knob, _UNSTATED[knob])
     steps = keys.whole("max_steps_per_epoch", low=1)
     if steps:
-        parsed.note("max_steps_per_epoch", steps, "not counted: epochs run over all rows")
+        why = "priced as if each epoch ran over all rows; --set train.steps=N counts it"
+        parsed.uncounted.append(Uncounted("max_steps_per_epoch", str(steps), why, 0.0, 0.0))
     parsed.part("train", epochs=keys.number("epochs") or 1.0)
     _tune_method(keys, parsed)
     if parsed.values["method"]["kind"] == "lora" and parsed.knobs.get("precision") != "fp32":

@@ -95,11 +95,11 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
 # Of a program's own flags, words that speak of what decides a run; not of its evaluation or files.
 _SPEAKS = re.compile(
     r"(?!max_(completion|prompt)_|(eval|test|val|valid|generat|gen|infer|sample|use_wandb|data|dataset|save|load|log)_)\w*?"
-    r"(accum|epochs?\b|batch_size|seq_?len|max_\w*len|lora|quant|4bit|8bit|bits|attn|attention|"
-    r"offload|zero_|(grad\w*|activation)_checkpoint|freeze|parallel)\w*"
+    r"(accum|epochs?\b|batch_size|batch\b|batch_method|seq_?len|max_\w*len|lora|quant|4bit|8bit|"
+    r"bits|attn|attention|deepspeed_config|offload|zero_|(grad\w*|activation)_checkpoint|freeze|parallel)\w*"
 )
 _NAMES_A_PLACE = re.compile(
-    r".*(path|dir|name|file|ckpt|url|prompt|dtype)\w*$|.*(weight|dropout|scale|alpha|bias)s?$"
+    r".*(path|dir|name|file|ckpt|url|prompt|dtype)\w*$|.*(weight|dropout|scale|alpha|bias|head)s?$"
 )
 _OWN_SD = (0.30, 0.30)
 
@@ -112,11 +112,14 @@ def own_settings(keys: Keys, strange: list[str]) -> list[Uncounted]:
         strange: keys that no version of the trainer has, and that nobody asked for.
     """
     why = "of the program's own, and not read: what it says is not in the price"
+    sections = [key for key in strange if isinstance(keys.at(key), dict)]
+    inside = [f"{key}.{name}" for key in sections for name in keys.at(key)]
     return [
         Uncounted(key, shown(keys.at(key)), why, *_OWN_SD)
-        for key in strange
-        if _SPEAKS.fullmatch(key)
+        for key in [*strange, *inside]
+        if _SPEAKS.fullmatch(key.rpartition(".")[2])
         and not _NAMES_A_PLACE.fullmatch(key)
+        and not isinstance(keys.at(key), dict)
         and str(keys.at(key)).strip().casefold() not in _OFF
     ]
 

@@ -230,6 +230,7 @@ def _configured(
     aim = settled(aim, str(file), overrides.priced_as, values)
     made = dialect.read(values, file.name)
     take_aim(made, aim)
+    made.uncounted += _unread_of(parsed)
     refuse_misspelt(made, str(file))
     flags = {key: value for key, value in parsed.values.items() if value != named}
     _refuse_flags_over(dialect, values, flags, made, name)

@@ -197,7 +197,11 @@ def _read_saving(keys: Keys, parsed: Parsed) -> None:
     _keep_saves_of_the_best(keys, parsed)
     if often:
         parsed.saves_per_epoch = often
-    elif "checkpoint_every_steps" not in parsed.knobs and keys.at("save_strategy") not in _NEVER:
+    elif (
+        "checkpoint_every_steps" not in parsed.knobs
+        and parsed.saves_per_epoch is None
+        and keys.at("save_strategy") not in _NEVER
+    ):
         parsed.saves_per_epoch = 1.0
 
 

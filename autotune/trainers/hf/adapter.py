@@ -26,12 +26,13 @@ _DTYPES = {
 OWN_FLAGS = {
     "lora_r": ("lora_dim",),
     "lora_target_modules": ("lora_modules", "target_modules", "trainable"),
-    "use_peft": ("use_peft_lora",), "quantization_bit": ("bits",),
+    "use_peft": ("use_peft_lora",), "quantization_bit": ("bits", "quant_bit"),
     "load_in_4bit": ("use_4bit_quantization", "q_lora", "use_4bit"),
     "load_in_8bit": ("use_8bit_quantization", "use_8bit"),
     "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len",
                    "response_max_length", "total_max_len"),
     "length": ("source_max_len", "target_max_len", "max_source_length", "max_target_length"),
+    "max_steps": ("train_steps", "max_train_steps", "num_train_steps"),
     "sharding": ("zero_stage",),
     "attention": (
         "use_flash_attn", "flash_attention_2", "use_flash_attention_2", "use_flash_attention",
@@ -49,9 +50,10 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
     base = read_base(keys, own=True)
     mode = str(keys.get(*OWN_FLAGS["method"])).casefold()
-    for name in ("lora", "qlora"):  # LLMBox's train.py: switches of their own
+    # LLMBox's train.py, LLamaTuner's: switches of their own
+    for name, means in (("lora", "lora"), ("qlora", "qlora"), ("use_qlora", "qlora")):
         if str(keys.at(name)).casefold() == "true" and keys.switch(name):
-            mode = name
+            mode = means
     if peft is None and mode in {"full", "lora", "qlora"}:
         peft = mode != "full"
     if mode == "qlora" and base != "int8":

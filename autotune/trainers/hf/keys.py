@@ -66,6 +66,8 @@ WORDS: Words = {
         Word("use_liger", LIGER, unsaid="none"),  # of TRL's SFTConfig before 0.16
     ),
 }  # fmt: skip
+OWN_LENGTH = "the length that the script cuts rows at"  # where it is computed
+BY_SCRIPT = "by a call of the script"  # on the model itself, beside the arguments
 CHECKPOINTING = tuple(word.key for word in WORDS["activation_checkpointing"])
 _NO_WORD = {"kernels": "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"}
 

@@ -14,7 +14,7 @@ from autotune.domain.config import hub_attention
 from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter
-from autotune.trainers.hf.keys import ATTENTION, CHECKPOINTING, COMPILE_MODES, WORDS
+from autotune.trainers.hf.keys import ATTENTION, BY_SCRIPT, CHECKPOINTING, COMPILE_MODES, WORDS
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 
@@ -136,7 +136,7 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
 
 # What programs with flags of their own call them.
 _OWN_BATCH = {
-    "micro_batch_size": ("batch_size",),
+    "micro_batch_size": ("batch_size", "batch_size_per_device", "micro_batch"),
     "gradient_accumulation_steps": (
         "grad_accum", "grad_accum_steps", "gradient_accumulation", "accumulation_steps", "grad_acc",
         "grad_accumulation_steps", "gradient_accumulation_step",
@@ -159,7 +159,7 @@ def read_length_of_run(keys: Keys, parsed: Parsed, default: float, *more: str) -
 
     more: other names of the epochs.
     """
-    steps = keys.whole("max_steps", low=-1)
+    steps = keys.whole("max_steps", *OWN_FLAGS["max_steps"], low=-1)
     epochs = keys.number("num_train_epochs", "num_epochs", *more)
     if steps is not None and steps > 0:
         parsed.part("train", steps=steps)
@@ -173,7 +173,7 @@ def read_length_of_run(keys: Keys, parsed: Parsed, default: float, *more: str) -
 
 def read_model(keys: Keys, parsed: Parsed) -> None:
     """The model's name, if the file holds it."""
-    name = keys.word("model_name_or_path", "model_name", "model_id", "model")
+    name = keys.word("model_name_or_path", "model_name", "model_id", "model", "base_model")
     if name is not None:
         parsed.values["model"] = name
 
@@ -301,17 +301,23 @@ def keep_optimizer(parsed: Parsed, key: str, stated: str) -> None:
     parsed.uncounted.append(Uncounted(key, stated, why, *_OTHER_OPTIMIZER_SD))
 
 
+_OTHERWISE = {  # values that are no switch
+    "unsloth": "counted as plain checkpointing",
+    BY_SCRIPT: "the arguments do not switch it off",
+}
+
+
 def read_checkpointing(keys: Keys, parsed: Parsed) -> None:
     """Activation checkpointing, under both of its names."""
     for name in CHECKPOINTING:
         stated = keys.get(f"{name}_kwargs")
         if isinstance(stated, dict) and isinstance(stated.get("use_reentrant"), bool):
             parsed.reentrant = stated["use_reentrant"]
-    named = next((name for name in CHECKPOINTING if keys.at(name) == "unsloth"), None)
+    named = next((name for name in CHECKPOINTING if str(keys.at(name)) in _OTHERWISE), None)
     if named is not None:
         parsed.knobs["activation_checkpointing"] = "full"
-        keys.get(named)
-        parsed.keep("activation_checkpointing", named, "unsloth", "counted as plain checkpointing")
+        stated = str(keys.get(named))
+        parsed.keep("activation_checkpointing", named, stated, _OTHERWISE[stated])
     else:
         read_words(keys, parsed, "activation_checkpointing")
     read_offload(keys, parsed)
@@ -363,6 +369,17 @@ def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:
         parsed.part("data", held_out=stated)
 
 
+def _evaluate_by_share(parsed: Parsed, share: float) -> int | None:
+    """`eval_steps: 0.1`: ten evaluations over the whole run; how many steps apart, if known."""
+    train = parsed.values.get("train", {})
+    if "steps" in train:
+        steps: int = train["steps"]
+        return math.ceil(share * steps)
+    if train.get("epochs"):
+        parsed.evaluations_per_epoch = 1.0 / (share * train["epochs"])
+    return None
+
+
 def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     """Evaluations, of rows that are held out; of others the arguments do not say how many."""
     strategy = keys.word("eval_strategy", "evaluation_strategy")
@@ -374,5 +391,7 @@ def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     if strategy in {"steps", "epoch"} or (strategy is None and every and every > 0):
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
         parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
+        if every and 0 < every < 1 and strategy != "epoch":
+            whole = _evaluate_by_share(parsed, every)
         parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)
         parsed.values.setdefault("evaluation", {})

@@ -72,6 +72,10 @@ def processes_of(command: Command) -> int | None:
     visible = visible_devices(command)
     every = {"deepspeed", *(trainer.process_per_device for trainer in TRAINERS.values())} - {""}
     starts_all = any(word.rpartition("/")[2] in every for word in command.program)
+    if starts_all and visible is None and _nodes(command) == 1:  # what sbatch asks for is visible
+        asked = command.environment.get("SLURM_GPUS_ON_NODE", "")
+        several = int(command.environment.get("SLURM_NNODES", "1")) > 1
+        return _count("SLURM_GPUS_ON_NODE", asked) if asked.isdecimal() and not several else None
     return visible if starts_all or "multi_gpu" in command.launcher else None
 
 

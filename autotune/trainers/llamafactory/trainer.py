@@ -135,6 +135,7 @@ def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
     return spell_argument(knob, value, target)
 
 
+_STAGES = {"pt", "sft", "rm", "ppo", "dpo", "kto", "orpo", "simpo"}  # two of versions before 0.8
 _CUTOFF, _RANK = 2048, 8  # cutoff_len and lora_rank where the file states none
 
 
@@ -142,7 +143,10 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     """The job that the file states. Raises InputError for a value of the wrong kind."""
     keys = Keys(values, name)
     parsed = Parsed("llamafactory", defaults={**HF_DEFAULTS, "activation_checkpointing": "full"})
-    keys.get("stage")
+    stage = str(keys.get("stage") or "sft").casefold()
+    if stage not in _STAGES:
+        msg = f"{name}: stage is {shown(stage)}; LLaMA-Factory has {', '.join(sorted(_STAGES))}"
+        raise InputError(msg, "name the stage that the training has")
     read_model(keys, parsed)
     read_batch(keys, parsed)
     read_length_of_run(keys, parsed, EPOCHS)
@@ -183,8 +187,11 @@ UNPRICED: Mapping[str, tuple[str, float, float]] = {
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:
     kind = keys.word(KIND) or "lora"
-    base = read_base(keys)
-    rank, alpha = keys.whole("lora_rank", low=1), keys.number("lora_alpha")
+    base = read_base(keys, own=True)
+    if base in {None, "16bit"} and keys.switch("use_qlora"):  # LLamaTuner's
+        base = "nf4"
+    # argparse takes the beginning of a flag for the flag
+    rank, alpha = keys.whole("lora_rank", "lora_r", low=1), keys.number("lora_alpha")
     dropout, targets = keys.number("lora_dropout"), keys.words("lora_target")
     variant = read_variant(keys, parsed)
     scales = keys.switch("double_quantization")  # true (hparams/model_args.py)
@@ -212,8 +219,14 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     )  # fmt: skip
 
 
+_SIDES = ("max_source_length", "max_target_length")  # of versions before 0.2, in place of one
+
+
 def _read_data(keys: Keys, parsed: Parsed) -> None:
     length = keys.whole("cutoff_len", low=1)
+    source, target = (keys.whole(name, low=1) for name in _SIDES)
+    if length is None and source is not None and target is not None:
+        length = source + target
     if length is None:
         why = "cutoff_len is not in the file; LLaMA-Factory's default"
         parsed.note("data.max_length", _CUTOFF, why)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.domain.errors import InputError
+from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, WORDS
 from autotune.trainers.schema import schema_of
+from autotune.trainers.syntax.python_beside import cut_at, filled, recomputes, set_later
 from autotune.trainers.syntax.python_settings import settings_files
 from autotune.trainers.syntax.python_values import Values
 
@@ -85,7 +87,7 @@ def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -
     """
     tree = _tree(text, name)
     stated = Values(tree, settings)
-    nodes = stated.reached(tree)
+    nodes = list(stated.reached(tree))
     foreign = _foreign(tree)
     calls = [call for call in (_call(node) for node in nodes) if call is not None]
     calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
@@ -98,16 +100,35 @@ def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -
     unsloth = any(call.unsloth for call in calls)
     made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name], again=again)
     for call in calls:
-        _add(made, call, stated)
+        _add(made, call, stated, tree)
+    for key, value in set_later(tree, [call.node for call in arguments]):
+        _put(made, key, value, stated) if key not in _KNOBS else made.computed.append(key)
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
     if made.trainer != "unsloth" and _trains_in_full(tree):
         made.values.setdefault("use_peft", False)
     if made.trainer == "hf" and not _LENGTHS & {*made.values, *made.computed}:
-        cut = _cut_at(tree, stated)
+        cut, lost = cut_at(tree, stated)
         made.values |= {"max_length": cut} if cut is not None else {}
+        made.computed += [OWN_LENGTH] if lost else []
+    quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
+    if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
+        _recompute(made)
     return made
+
+
+# What is set on the arguments once they are made, and could not be changed where they are made.
+_KNOBS = {key for words in WORDS.values() for key in (word.key for word in words)}
+
+
+def _recompute(made: Script) -> None:
+    """The model's own call recomputes, whatever the arguments say: they never switch it off."""
+    new, old = CHECKPOINTING
+    key = new if new in made.values else old
+    if key not in made.computed:
+        made.values[key] = BY_SCRIPT
+        made.by_default = [each for each in made.by_default if each != key]
 
 
 # What a call says where it is the arguments of a training, whoever wrote its class.
@@ -161,23 +182,6 @@ def _trains_in_full(tree: ast.Module) -> bool:
     names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
     trains = "train" in names and any(name.endswith("Trainer") for name in names)
     return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
-
-
-def _cut_at(tree: ast.Module, stated: Values) -> int | None:
-    """Where a script's own collator or tokenizer cuts rows; None where they differ, or none does.
-
-    The Trainer itself has no such argument.
-    """
-    found = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
-        typed = {keyword.arg: keyword.value for keyword in node.keywords}
-        if "max_length" in typed and ("DataCollator" in name or "truncation" in typed):
-            found.add(stated.literal(typed["max_length"])[1])
-    length = found.pop() if len(found) == 1 else None
-    return length if isinstance(length, int) and length > 0 else None
 
 
 def loads_of(text: str, name: str) -> tuple[list[str], bool]:
@@ -239,7 +243,7 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     kept, again, seen = [], [], set[str]()
     for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
-        if call.name in ARGUMENTS and not call.node.keywords and _stated_later(calls[index + 1 :]):
+        if call.name in ARGUMENTS and not _is_sized(call) and _stated_later(calls[index + 1 :]):
             continue  # made for its side effects: `_ = TrainingArguments(".")`
         if kind in seen:
             again += [call.node.lineno] if kind == "arguments" else []
@@ -252,10 +256,10 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
 
 
 def _stated_later(calls: list[_Call]) -> bool:
-    return any(call.name in ARGUMENTS and call.node.keywords for call in calls)
+    return any(call.name in ARGUMENTS and _is_sized(call) for call in calls)
 
 
-def _add(made: Script, call: _Call, stated: Values) -> None:
+def _add(made: Script, call: _Call, stated: Values, tree: ast.Module) -> None:
     is_arguments = call.name in ARGUMENTS
     if is_arguments:
         made.calls["arguments"] = call.node
@@ -272,7 +276,7 @@ def _add(made: Script, call: _Call, stated: Values) -> None:
         if key is not None and _put(made, key, keyword.value, stated):
             made.keywords[key] = keyword
         elif keyword.arg is None:
-            _add_unpacked(made, call, keyword.value, stated)
+            _add_unpacked(made, call, keyword.value, stated, tree)
 
 
 def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
@@ -284,11 +288,18 @@ def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
             made.values.setdefault("model_name_or_path", name)
 
 
-def _add_unpacked(made: Script, call: _Call, node: ast.expr, stated: Values) -> None:
+def _add_unpacked(
+    made: Script, call: _Call, node: ast.expr, stated: Values, tree: ast.Module
+) -> None:
     """`**{...}`: read where it is a literal; otherwise anything may be in it."""
     entries = stated.entries(node)
     if entries is None and call.name in ARGUMENTS:
         made.computed.append("**")
+    for name, value in filled(tree, node) if entries is None and call.name not in ARGUMENTS else []:
+        key = _key(call, name)
+        if key is not None and made.values.get(key) != stated.literal(value)[1]:
+            # two values of one key: the script decides
+            made.computed.append(key) if key in made.values else _put(made, key, value, stated)
     for name, value, place in entries or []:
         key = _key(call, name)
         if key is not None and _put(made, key, value, stated):

@@ -144,8 +144,8 @@ def shell_names(text: str) -> dict[str, str]:
 
 # Source: sbatch's manual of Slurm 25.05, its output environment variables.
 _SBATCH = re.compile(
-    r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(?P<nodes>\d+)\s*$"
-    r"|^#SBATCH\s+--(?:gpus-per-node|gres)[= ](?:gpu:)?(?:[\w.-]+:)?(?P<gpus>\d+)\s*$",
+    r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(?P<nodes>\d+)\s*(?:#.*)?$"
+    r"|^#SBATCH\s+--(?:gpus-per-node|gres)[= ](?:gpu:)?(?:[\w.-]+:)?(?P<gpus>\d+)\s*(?:#.*)?$",
     re.MULTILINE,
 )
 _SLURM = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "gpus": ("SLURM_GPUS_ON_NODE",)}
@@ -235,6 +235,9 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     taken = every[launch]
     found = parse_command(text[taken.begin : taken.end], {**shell_names(text), **taken.looped})
     others = {each.line: None for each in every if each.begin != taken.begin}
+    if not re.search(SIZED, text[taken.begin : taken.end]):  # by a file: other programs name some
+        same = {each.line for each in every if set(found.program) <= set(_words_of(text, each))}
+        others = {line: None for line in others if line in same}
     found.others = tuple(others)
     found.swept = tuple(
         f"{name} {', '.join(word for word in words if word != taken.looped.get(name, words[0]))}"
@@ -242,6 +245,10 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
         if len(words) > 1 and re.search(rf"\$\{{?{name}\b", text[taken.begin : taken.end])
     )
     return found
+
+
+def _words_of(text: str, launch: Launch) -> list[str]:
+    return text[launch.begin : launch.end].split()
 
 
 def rewrite_shell(text: str, changes: Changes, name: str, launch: int = 0) -> str:

@@ -1,0 +1,118 @@
+"""What a script does beside the arguments of its trainer: cuts rows, recomputes, sets them later.
+
+One reader asks for it; it stands apart because none of it is a call that states arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from autotune.trainers.syntax.python_settings import assigned
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from autotune.trainers.syntax.python_values import Values
+
+# Models whose weights PEFT prepares for training in few bits recompute unless told otherwise.
+# Source: peft 0.21 utils/other.py; transformers 5.23 trainer.py switches recomputing on where the
+# arguments ask for it, and never off.
+_PREPARES = {"prepare_model_for_kbit_training", "prepare_model_for_int8_training"}
+_RECOMPUTES = "gradient_checkpointing_enable"
+_LENGTHS = {"max_length", "max_seq_length", "max_seq_len", "max_len"}
+_PREPARING = re.compile(r"token|encode|process|dataset|collat", re.IGNORECASE)
+_TOKENS = re.compile(r"_ids\b")
+
+
+def recomputes(nodes: Iterable[ast.AST], stated: Values, *, quantised: bool) -> bool:
+    """Whether a call on the model itself switches activation checkpointing on."""
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        name = _name_of(node)
+        if name == _RECOMPUTES:
+            return True
+        told = [key.value for key in node.keywords if key.arg == "use_gradient_checkpointing"]
+        if name in _PREPARES and quantised and not (told and stated.literal(told[0])[1] is False):
+            return True
+    return False
+
+
+def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:
+    """Where a script's own collator, tokenizer or slice cuts rows; whether that stays unknown.
+
+    The Trainer itself has no such argument. A call that returns tensors is of an answer being
+    generated where another cuts rows.
+    """
+    every: dict[int, set[int | None]] = {_ROWS: set(), _TENSORS: set(), _PASSED: set()}
+    for node in ast.walk(tree):
+        for value, kind in _cuts(node):
+            known, length = stated.literal(value)
+            if not known:
+                every[kind].add(None)
+            elif isinstance(length, int) and length > 0:
+                every[kind].add(length)
+    found = next((lengths for lengths in every.values() if lengths), set[int | None]())
+    sure = len(found) == 1 and None not in found
+    return (found.pop() if sure else None), bool(found)
+
+
+_ROWS, _TENSORS, _PASSED = range(3)  # in this order one decides where there are several
+
+
+def _cuts(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
+    """The lengths that a node cuts rows at, or hands to what may."""
+    if isinstance(node, ast.Call):
+        typed = {key.arg: key.value for key in node.keywords}
+        if "max_length" in typed and ("DataCollator" in _name_of(node) or "truncation" in typed):
+            returned = typed.get("return_tensors")
+            tensors = returned is not None and ast.unparse(returned) != "None"
+            yield typed["max_length"], _TENSORS if tensors else _ROWS
+        elif _PREPARING.search(_name_of(node)):
+            yield from ((value, _PASSED) for key, value in typed.items() if key in _LENGTHS)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        upper = node.slice.upper  # a number that stands there is of a few tokens that are shown
+        named = isinstance(upper, ast.Name | ast.Attribute) and node.slice.lower is None
+        if upper is not None and named and _TOKENS.search(ast.unparse(node.value)):
+            yield upper, _ROWS
+
+
+def set_later(tree: ast.Module, made: Collection[ast.Call]) -> list[tuple[str, ast.expr]]:
+    """`args.max_steps = 5`: what is set on the arguments once they are made."""
+    pairs = [assigned(node) for node in ast.walk(tree)]
+    names = {target.id for target, value in pairs if isinstance(target, ast.Name) and value in made}
+    return [
+        (target.attr, value)
+        for target, value in pairs
+        if value is not None
+        and isinstance(target, ast.Attribute)
+        and isinstance(target.value, ast.Name)
+        and target.value.id in names
+    ]
+
+
+def filled(tree: ast.Module, mapping: ast.expr) -> list[tuple[str, ast.expr]]:
+    """What a mapping of a name is made of, and what is put into it further on."""
+    if not isinstance(mapping, ast.Name):
+        return []
+    found: list[tuple[str, ast.expr]] = []
+    for node in ast.walk(tree):
+        target, value = assigned(node)
+        if isinstance(value, ast.Dict) and getattr(target, "id", "") == mapping.id:
+            for key, each in zip(value.keys, value.values, strict=True):
+                found += [(name, each)] if (name := _text(key)) else []
+        if isinstance(target, ast.Subscript) and value is not None:
+            inside = getattr(target.value, "id", "") == mapping.id
+            found += [(name, value)] if inside and (name := _text(target.slice)) else []
+    return found
+
+
+def _text(node: ast.expr | None) -> str:
+    value = node.value if isinstance(node, ast.Constant) else ""
+    return value if isinstance(value, str) else ""
+
+
+def _name_of(node: ast.Call) -> str:
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))

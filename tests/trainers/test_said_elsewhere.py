@@ -1,0 +1,302 @@
+"""What decides a run and stands elsewhere than in its trainer's arguments: read, or said first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.runs.user_file import patched
+from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+
+QWEN = "Qwen/Qwen2.5-0.5B"
+MADE = """\
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+bnb = BitsAndBytesConfig(load_in_4bit=True)
+"""
+TRAINED = """\
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]))
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1{more})
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+LOADED = f'model = AutoModelForCausalLM.from_pretrained("{QWEN}", quantization_config=bnb)\n'
+
+
+def job(path: Path, text: str, **stated: object) -> Job:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000, **stated}))[0].job
+
+
+def today(found: Job) -> Config:
+    assert found.today is not None
+    return found.today
+
+
+def warnings(found: Job) -> str:
+    return "\n".join(estimate(found, fidelity="formula").warnings)
+
+
+def script(body: str = "", more: str = "", loaded: str = LOADED) -> str:
+    return MADE + loaded + body + TRAINED.format(more=more)
+
+
+@pytest.mark.parametrize(
+    ("call", "recomputes"),
+    [
+        ("model.gradient_checkpointing_enable()", "full"),
+        ("model = prepare_model_for_kbit_training(model)", "full"),
+        ("model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)",
+         "none"),
+        ("pass", "none"),
+    ],
+)  # fmt: skip
+def test_a_call_on_the_model_switches_recomputing_on(
+    tmp_path: Path, call: str, recomputes: str
+) -> None:
+    for more in ("", ", gradient_checkpointing=False"):
+        found = job(tmp_path / "train.py", script(call + "\n", more))
+        assert today(found).activation_checkpointing == recomputes
+
+
+def test_weights_of_16_bits_are_not_prepared(tmp_path: Path) -> None:
+    """Source: peft 0.21 utils/other.py: it recomputes only what is loaded in few bits."""
+    plain = f'model = AutoModelForCausalLM.from_pretrained("{QWEN}")\n'
+    text = script("model = prepare_model_for_kbit_training(model)\n", loaded=plain)
+    text = text.replace("bnb = BitsAndBytesConfig(load_in_4bit=True)\n", "")
+    assert today(job(tmp_path / "train.py", text)).activation_checkpointing == "none"
+
+
+def test_recomputing_by_the_model_is_not_taken_back_by_the_arguments(tmp_path: Path) -> None:
+    text = script("model.gradient_checkpointing_enable()\n", ", gradient_checkpointing=True")
+    found = job(tmp_path / "train.py", text)
+    wanted = today(found).with_knobs(activation_checkpointing="none", checkpoint_every_steps=9)
+    back = patched("same", found, found.offers[0], wanted)
+    assert "gradient_checkpointing=True" in back.text
+    assert any(note.startswith("activation_checkpointing none") for note in back.notes)
+
+
+CUT = {
+    "slice": "def rows_of(ids, MOST=384):\n    input_ids = ids\n    return input_ids[:MOST]\n",
+    "passed": "rows = tokenize_all(load(), max_length=384)\n",
+    "besides an answer": (
+        "def rows_of(text):\n    return tok(text, truncation=True, max_length=384)\n"
+        "def answer(text, new):\n"
+        "    return tok(text, truncation=True, max_length=512 - new, return_tensors='pt')\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CUT)
+def test_rows_are_as_long_as_the_script_cuts_them(tmp_path: Path, how: str) -> None:
+    found = job(tmp_path / "train.py", script(CUT[how]))
+    assert found.max_length == 384
+    assert "cuts rows" not in warnings(found)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def rows_of(ids, most):\n    input_ids = ids\n    return input_ids[:most]\n",
+        "a = tok(x, truncation=True, max_length=256)\nb = tok(y, truncation=True, max_length=512)\n",
+    ],
+)
+def test_a_length_that_the_script_computes_is_said_first(tmp_path: Path, body: str) -> None:
+    found = job(tmp_path / "train.py", script(body))
+    assert "the length that the script cuts rows at" in warnings(found)
+    assert found.uncounted_sd > job(tmp_path / "b.py", script()).uncounted_sd
+
+
+def test_tokens_that_are_shown_cut_no_rows(tmp_path: Path) -> None:
+    body = "print(rows[0]['input_ids'][:10])\n"
+    assert job(tmp_path / "train.py", script(body)).max_length == 1024
+
+
+def test_what_is_set_on_the_arguments_later_counts(tmp_path: Path) -> None:
+    text = script().replace("Trainer(model", "args.max_steps = 7\nTrainer(model")
+    assert job(tmp_path / "train.py", text).steps == 7
+    text = script().replace("Trainer(model", "args.per_device_train_batch_size = 4\nTrainer(model")
+    with pytest.raises(InputError, match="per_device_train_batch_size must be written out"):
+        job(tmp_path / "train.py", text)
+
+
+def test_a_mapping_that_is_filled_further_on_says_how_the_model_is_loaded(tmp_path: Path) -> None:
+    loaded = (
+        'how = {"quantization_config": bnb}\n'
+        'how["attn_implementation"] = "flash_attention_2"\n'
+        f'model = AutoModelForCausalLM.from_pretrained("{QWEN}", **how)\n'
+    )
+    found = job(tmp_path / "a.py", script(loaded=loaded))
+    assert today(found).attention == "flash_attention_2"
+    loaded = loaded.replace("model =", 'how["attn_implementation"] = "eager"\nmodel =')
+    assert "attn_implementation computed" in warnings(job(tmp_path / "b.py", script(loaded=loaded)))
+
+
+def test_arguments_that_stand_in_for_others_are_not_the_trainings(tmp_path: Path) -> None:
+    body = 'class Settings:\n    args = TrainingArguments(output_dir="out")\n'
+    assert today(job(tmp_path / "a.py", script(body))).micro_batch_size == 2
+    text = script(body).replace("per_device_train_batch_size=2, num_train_epochs=1", "**read()")
+    with pytest.raises(InputError, match=r"\*\* must be written out"):
+        job(tmp_path / "b.py", text)
+
+
+def test_a_dtype_that_the_script_computes_is_said_where_nothing_quantises(tmp_path: Path) -> None:
+    loaded = f'model = AutoModelForCausalLM.from_pretrained("{QWEN}", torch_dtype=best())\n'
+    text = script(loaded=loaded).replace("bnb = BitsAndBytesConfig(load_in_4bit=True)\n", "")
+    assert "dtype computed" in warnings(job(tmp_path / "a.py", text))
+
+
+AXOLOTL = f"""\
+base_model: {QWEN}
+sequence_len: 512
+micro_batch_size: 1
+num_epochs: 2
+datasets: [{{path: a, type: alpaca}}]
+val_set_size: 0.1
+"""
+
+
+def test_evaluations_and_saves_by_a_share_of_the_run_are_that_many(tmp_path: Path) -> None:
+    found = job(tmp_path / "a.yaml", f"{AXOLOTL}eval_steps: 0.05\nsave_steps: 0.25\n")
+    assert found.evaluation is not None
+    assert (found.steps, found.evaluation.every_steps) == (1800, 90)
+    assert today(found).checkpoint_every_steps == 450
+    found = job(tmp_path / "b.yaml", f"{AXOLOTL}max_steps: 200\neval_steps: 0.1\n")
+    assert found.evaluation is not None
+    assert found.evaluation.every_steps == 20
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "steps: 300\ngroup_size: 4\nlearning_rate: 1.0e-5\nlora_rank: 16\nrun_name: agent\n",
+        "lr: 1.0e-5\ndataset_jsonl: a\nlora_rank: 16\nname: x\n",
+    ],
+)
+def test_a_base_model_alone_makes_no_file_of_axolotl(tmp_path: Path, rest: str) -> None:
+    with pytest.raises(InputError, match="neither a job file nor a trainer's file"):
+        job(tmp_path / "train.yaml", f"base_model: {QWEN}\n{rest}")
+
+
+def test_settings_of_ones_own_beside_a_base_model_are_the_trainers_arguments(
+    tmp_path: Path,
+) -> None:
+    text = f"base_model: {QWEN}\nmax_steps: 200\nbf16: true\nuse_qlora: true\nlora_r: 64\n"
+    found = job(tmp_path / "sft.yaml", f"{text}output_dir: out\n")
+    assert (found.model.name, found.steps) == (QWEN, 200)
+    assert (found.method.rank, found.method.base) == (64, "nf4")
+
+
+def test_a_length_inside_a_section_of_ones_own_is_said_first(tmp_path: Path) -> None:
+    text = (
+        f"model: {QWEN}\nlora_r: 16\nper_device_train_batch_size: 1\nnum_train_epochs: 1\n"
+        "chunking: {strategy: truncate, max_seq_length: 512}\n"
+    )
+    assert "chunking.max_seq_length 512" in warnings(job(tmp_path / "sft.yaml", text))
+
+
+FACTORY = f"""\
+model_name_or_path: {QWEN}
+stage: sft
+finetuning_type: lora
+template: qwen
+per_device_train_batch_size: 1
+output_dir: out
+"""
+
+
+CHAT = f"""\
+model_name_or_path: {QWEN}
+adapter_name_or_path: out
+finetuning_type: lora
+template: qwen
+cutoff_len: 2000
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (FACTORY.replace("sft", "grpo"), "reinforcement learning"),
+        (FACTORY.replace("sft", "sftt"), "stage is 'sftt'"),
+        (CHAT, "inference"),
+    ],
+)  # fmt: skip
+def test_a_stage_of_llama_factory_that_trains_otherwise_is_refused(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        job(tmp_path / "a.yaml", text)
+
+
+def test_older_and_shorter_names_of_llama_factorys_settings_are_read() -> None:
+    found = jobs_of_command(
+        f"llamafactory-cli train --stage sft --do_train --model_name_or_path {QWEN} "
+        "--finetuning_type lora --lora_r 128 --quant_bit 4 --max_source_length 1024 "
+        "--max_target_length 512 --per_device_train_batch_size 1 --lora_layers 4",
+        Overrides(("h100",), stated={"data.rows": 1000}),
+    )[0].job
+    assert (found.method.rank, found.method.base, found.max_length) == (128, "nf4", 1536)
+    assert "lora_layers" in warnings(found)
+
+
+TUNE = """\
+model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
+checkpointer: {_component_: torchtune.training.FullModelHFCheckpointer,
+               checkpoint_dir: /tmp/Llama-3.2-1B-Instruct}
+tokenizer: {max_seq_len: 512}
+"""
+
+
+def test_epochs_of_torchtune_that_end_early_are_said_first(tmp_path: Path) -> None:
+    text = f"{TUNE}batch_size: 2\nepochs: 1\nmax_steps_per_epoch: 20\n"
+    assert "max_steps_per_epoch 20" in warnings(job(tmp_path / "a.yaml", text))
+
+
+def test_a_config_of_torchtune_without_steps_trains_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="trains nothing"):
+        job(tmp_path / "a.yaml", TUNE)
+
+
+def test_further_launches_by_a_file_are_said_first(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(FACTORY)
+    text = "llamafactory-cli train a.yaml\nllamafactory-cli export a.yaml\n"
+    assert "another launch" not in warnings(job(tmp_path / "one.sh", text))
+    found = job(tmp_path / "two.sh", f"{text}llamafactory-cli train b.yaml\n")
+    assert "another launch on line 3" in warnings(found)
+
+
+def test_a_program_that_starts_on_every_device_runs_on_those_that_slurm_gives(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.yaml").write_text(FACTORY)
+    text = (
+        "#!/bin/bash\n#SBATCH --gres=gpu:4  # of one machine\nsrun llamafactory-cli train a.yaml\n"
+    )
+    assert job(tmp_path / "run.slurm", text).offers[0].count == 4
+
+
+def test_the_program_in_a_text_of_several_lines_is_seen(tmp_path: Path) -> None:
+    text = (
+        "read -r -d '' training_commands <<EOF\nopenrlhf.cli.train_sft \\\n   --max_len 2048 \\\n"
+        "   --train_batch_size 256 --max_samples 500 --bf16 --flash_attn --save_steps -1 \\\n"
+        "   --max_epochs 1\nEOF\ndeepspeed --module $training_commands\n"
+    )
+    with pytest.raises(InputError, match="holds no flags of"):
+        job(tmp_path / "train.sh", text)
+
+
+def test_a_trainer_of_rewards_of_ones_own_is_priced_as_one(tmp_path: Path) -> None:
+    text = script().replace("Trainer(model", "JointRewardTrainer(model")
+    assert job(tmp_path / "train.py", text).objective == "reward"
