@@ -8,7 +8,7 @@ import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
-from autotune.app.runs.user_file import patched
+from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 
@@ -108,7 +108,7 @@ def test_rows_are_as_long_as_the_script_cuts_them(tmp_path: Path, how: str) -> N
     "body",
     [
         "def rows_of(ids, most):\n    input_ids = ids\n    return input_ids[:most]\n",
-        "a = tok(x, truncation=True, max_length=256)\nb = tok(y, truncation=True, max_length=512)\n",
+        "tok(x, truncation=True, max_length=256)\ntok(y, truncation=True, max_length=512)\n",
     ],
 )
 def test_a_length_that_the_script_computes_is_said_first(tmp_path: Path, body: str) -> None:
@@ -300,3 +300,33 @@ def test_the_program_in_a_text_of_several_lines_is_seen(tmp_path: Path) -> None:
 def test_a_trainer_of_rewards_of_ones_own_is_priced_as_one(tmp_path: Path) -> None:
     text = script().replace("Trainer(model", "JointRewardTrainer(model")
     assert job(tmp_path / "train.py", text).objective == "reward"
+
+
+def test_a_file_of_arguments_is_read_where_a_command_names_it(tmp_path: Path) -> None:
+    (tmp_path / "sft.json").write_text(
+        f'{{"model_name_or_path": "{QWEN}", "per_device_train_batch_size": 8, "lora_rank": 64,'
+        ' "max_seq_length": 512, "num_train_epochs": 1}'
+    )
+    text = "torchrun --nproc_per_node=2 train_qlora.py --train_args_file sft.json\n"
+    found = job(tmp_path / "run.sh", text)
+    assert (found.method.rank, found.global_batch_size) == (64, 16)
+
+
+@pytest.mark.parametrize(
+    ("start", "sharding", "stops"),
+    [
+        ("torchrun --nproc_per_node=8", "fsdp", True),
+        ("torchrun --nproc_per_node=8", "ddp", False),
+        ("accelerate launch --num_processes 8", "zero2", False),
+    ],
+)
+def test_a_command_that_cannot_shard_as_it_starts_is_stopped_and_told(
+    tmp_path: Path, start: str, sharding: str, *, stops: bool
+) -> None:
+    flags = f"--model_name_or_path {QWEN} --use_peft False --num_train_epochs 1 --bf16 True"
+    text = f"{start} train.py {flags} --per_device_train_batch_size 2\n"
+    found = job(tmp_path / "go.sh", text)
+    made = same_export("same", found, found.offers[0], today(found).with_knobs(sharding=sharding))
+    told = [note for note in made.notes if "starts without accelerate" in note]
+    assert bool(told) == stops
+    assert ("grep -q accelerate" in made.files["run.sh"]) == stops

@@ -78,6 +78,7 @@ def same_export(
     """
     from autotune.trainers.launch.user_start import (
         LAUNCHER_FILE,
+        lacks_launcher,
         own_run_sh,
         resume_notes,
         start_folder,
@@ -107,6 +108,8 @@ def same_export(
     if not launcher and offer.count > 1 and trainer.launched and not starts_itself:
         launcher = LAUNCHER_FILE
         files.setdefault(folder + launcher, accelerate_yaml(plan))
+        lacks = lacks_launcher(job.origin, found, config, folder + launcher)
+        notes += [lacks] if lacks else []
     start = start_folder(job.origin, parsed_again(job.origin)[1])
     files["run.sh"] = own_run_sh(plan, trainer, job.origin, found, folder, launcher, start)
     return Export(files, tuple(notes))

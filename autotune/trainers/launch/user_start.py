@@ -312,13 +312,31 @@ def own_run_sh(
     if origin.syntax == "args":
         return trainer_sh(plan, [found.text.strip()], needed[1:], start)
     if origin.syntax == "shell":
-        return trainer_sh(plan, [f"bash {file}"], needed, start)
+        lacks = lacks_launcher(origin, found, plan.config, folder + launcher)
+        stops = [f"grep -q accelerate {file} || stop {shlex.quote(lacks)}"] if lacks else []
+        return trainer_sh(plan, [*stops, f"bash {file}"], needed, start)
     if origin.syntax == "python":
         started = f"accelerate launch {config}{file}" if launcher else f"python {file}"
         own = shlex.quote(str(Path(origin.path).parent)) + ":" if origin.path else ""
         path = f'export PYTHONPATH={own}"$PWD${{PYTHONPATH:+:$PYTHONPATH}}"'
         return trainer_sh(plan, [f"{path}  # modules beside your script", started], needed, start)
     return trainer_sh(plan, trainer.commands(plan, file, config), needed, start)
+
+
+def lacks_launcher(origin: Origin, found: Patched, config: Config, launcher: str) -> str:
+    """Why a command that starts without accelerate runs otherwise than the pick; empty if not.
+
+    torchrun and python read no config of accelerate, and the command may say itself how it shards.
+    launcher: the config beside it.
+    """
+    if origin.syntax not in {"args", "shell"} or config.sharding in {"none", "ddp"}:
+        return ""
+    if re.search(r"accelerate|deepspeed|--fsdp[ =]", found.text):
+        return ""
+    return (
+        f"{found.name} starts without accelerate, and only that reads {launcher}, which shards by "
+        f"{config.sharding}: put accelerate launch --config_file {launcher} in the launcher's place"
+    )
 
 
 def start_folder(origin: Origin, values: Mapping[str, Any]) -> str:

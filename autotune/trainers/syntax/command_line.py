@@ -45,7 +45,8 @@ _SLIP = re.compile(r"\\[ \t]+\r?\n")
 _ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
-_CONFIGS = ("config", "config_path", "cfg")  # flags that name the file of settings
+# Flags that name the file of settings; the last is Firefly's.
+_CONFIGS = ("config", "config_path", "cfg", "train_args_file")
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
 _TOO_LONG = 100_000
 _LITGPT_RANK = 8  # lora_r of litgpt 0.5.13 finetune/lora.py, where no flag states it

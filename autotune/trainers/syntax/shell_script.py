@@ -36,7 +36,8 @@ _NO_START = re.compile(
     r"curl|wget|export|local|declare|readonly|source|pip3?|conda|git|return|die|log|info)\b"
     r"|\s*(\[|\.\s)"
 )
-_BY_CONFIG = r"\.py\b.*--(config|config_path|cfg)[ =]"  # a program and the file of its settings
+# A program and the file of its settings.
+_BY_CONFIG = r"\.py\b.*--(config|config_path|cfg|train_args_file)[ =]"
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
