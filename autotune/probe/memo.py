@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.software import REQUIRED
 from autotune.cost.model import COMPONENTS
 from autotune.domain.config import LATER, is_extra
+from autotune.frozen import dataclass
 from autotune.probe.outcomes import BROKEN, OK
 from autotune.probe.record import ProbeLog, SharedProbeLog
 from autotune.probe.worker.contract import beyond_probes
@@ -98,9 +99,17 @@ class Memo:
         """Same device with as much room, same versions of what was measured."""
         if record.fits is False and record.readings.get("held_by_others_bytes"):
             return False  # a fuller device than the next study's: it may fit there
+        return self._same(record)
+
+    def _same(self, record: ProbeRecord) -> bool:
         measured = record.result.get("versions", {})
         same = all(measured.get(name, value) == value for name, value in self.versions.items())
         return record.fingerprint == self.fingerprint and same
+
+    @property
+    def foreign(self) -> int:
+        """Probes of this run that were made on another device or driver, or with other versions."""
+        return sum(bool(r.fingerprint) and not self._same(r) for r in self.records)
 
     def add(self, record: ProbeRecord) -> None:
         """Keep a finished probe: on the disk, if there is a place for it, before returning."""
@@ -180,40 +189,62 @@ def reason_of(record: ProbeRecord) -> str:
     return f"{record.status}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', line)[:200]}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Breakage:
+    """How a probe broke, and with which values; attempts: how often it did so."""
+
+    values: dict[str, object]
+    why: str
+    attempts: int
+
+
 class Unsupported:
     """What probes have shown not to work here."""
 
     def __init__(self, records: Iterable[ProbeRecord]) -> None:
         """Learn from what is recorded already."""
         self._worked: dict[str, set[object]] = defaultdict(set)
-        self._broken: dict[tuple[str, object, str], int] = defaultdict(int)
+        self._broken: list[_Breakage] = []
         for record in records:
             self.learn(record)
 
     def learn(self, record: ProbeRecord) -> None:
         """One more record. A retry that failed alike counts as a second failure."""
-        for name in (*SUSPECTS, *filter(is_extra, record.config)):
-            value = record.config.get(name)
-            if record.status == OK or record.fits is False:
+        names = (*SUSPECTS, *filter(is_extra, record.config))
+        values = {name: record.config.get(name) for name in names}
+        if record.status == OK or record.fits is False:
+            for name, value in values.items():
                 self._worked[name].add(value)
-            elif record.status in BROKEN:
-                self._broken[name, value, reason_of(record)] += record.attempts
+        elif record.status in BROKEN:
+            self._broken.append(_Breakage(values, reason_of(record), record.attempts))
 
     def reason(self, config: Config) -> str | None:
-        """Why a configuration need not be tried: a value of it failed twice and never worked.
+        """Why a configuration need not be tried: what failed twice and never worked is in it.
 
-        Only where another value of that knob has worked: else it need not be the knob's fault.
+        Of a probe that broke, every value that has not worked since may be the cause, and which it
+        is nobody knows. So only what has all of them is passed over. Nothing is before something
+        worked: else it need not be the knobs' fault.
         """
         beyond = beyond_probes(config.kernels, config.offload, config.precision)
         if beyond:
             return f"unsupported: {beyond}"
-        own, values = tuple(dict(config.extra)), config.as_record()
-        for name in (*SUSPECTS, *own):
-            value = values[name]
-            worked = self._worked[name]
-            if value in worked or not worked:
+        own, known = tuple(dict(config.extra)), config.as_record()
+        values = {name: known[name] for name in (*SUSPECTS, *own)}
+        for breakage in self._broken if self._worked else ():
+            causes = self._causes(breakage)
+            if not causes or not causes.items() <= values.items():
                 continue
-            for (knob, broken, why), count in self._broken.items():
-                if knob == name and broken == value and count >= LEAST_FAILURES:
-                    return f"unsupported: {name} {value} failed before ({why})"
+            alike = [b for b in self._broken if b.why == breakage.why]
+            count = sum(b.attempts for b in alike if causes.items() <= b.values.items())
+            if count >= LEAST_FAILURES:
+                what = ", ".join(f"{name} {value}" for name, value in causes.items())
+                return f"unsupported: {what} failed before ({breakage.why})"
         return None
+
+    def _causes(self, breakage: _Breakage) -> dict[str, object]:
+        """Its values that have not worked, of knobs of which another value has."""
+        return {
+            name: value
+            for name, value in breakage.values.items()
+            if (worked := self._worked.get(name)) and value not in worked
+        }

@@ -182,6 +182,23 @@ def test_a_knob_value_that_broke_twice_alike_is_unsupported_and_not_slow(
     assert Unsupported([good, once, replace(once, message="no kernel 0x99aa")]).reason(eager)
 
 
+def test_of_several_values_that_may_have_broken_it_none_is_blamed_alone(
+    good: ProbeRecord, config: Config
+) -> None:
+    knobs = {"attention": "eager", "activation_checkpointing": "full"}
+    both = config.with_knobs(**knobs)
+    broken = replace(good, status="crash", message="no", attempts=2, config=both.as_dict())
+    known = Unsupported([good, broken])
+    assert "attention eager, activation_checkpointing full" in (known.reason(both) or "")
+    eager = config.with_knobs(attention="eager")
+    checkpointing = config.with_knobs(activation_checkpointing="full")
+    assert known.reason(eager) is None
+    assert known.reason(checkpointing) is None
+    known.learn(replace(good, config=checkpointing.as_dict()))
+    assert "attention eager failed" in (known.reason(eager) or ""), "the other one works"
+    assert known.reason(checkpointing) is None
+
+
 @pytest.mark.parametrize(
     "knobs",
     [

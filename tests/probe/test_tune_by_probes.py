@@ -16,6 +16,9 @@ from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe.record import PROBES_FILE, read_records
+from autotune.report.payload import recommendation_payload
+from autotune.report.screens.tune import recommendation_screen
+from autotune.report.sections.answer import TUNE_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,6 +206,11 @@ def test_a_bad_row_is_bad_input(tuned: Tune) -> None:
 def test_when_nothing_fits_there_is_no_pick(tuned: Tune) -> None:
     answer = tuned("oom", probes=2)
     assert answer.best is None
+    payload = recommendation_payload(answer)
+    for show in (recommendation_screen, TUNE_REPORT.text):
+        text = " ".join(show(payload, width=100).split())
+        assert f"2 of {answer.search.priced} possible configurations were probed, and none" in text
+        assert "None of the changes" not in text, "no change was tried: the model says that all fit"
 
 
 def test_probing_another_device_calibrates_the_jobs_own(tuned: Tune) -> None:

@@ -106,7 +106,8 @@ def probed_of(
     _check_ran(prober)
     probes = prober.searched
     ended = explored.ended
-    late = learn_from(explored, key, probes if ended else 0) if options.reuse else []
+    mixed = prober.memo.foreign  # of two devices: later searches on this one must not learn it
+    late = learn_from(explored, key, probes if ended else 0) if options.reuse and not mixed else []
     noise = noise_of_search(prober, explored)
     notes = (
         *notes_of_noise(noise, prober.own),
@@ -225,7 +226,15 @@ def saving_note(prior: Prior, probes: int, *, ended: bool) -> list[str]:
 
 def notes_of(prober: Prober, pick: int | None) -> list[str]:
     """Of records that were left out, depths that did not run, and runs that did not fit."""
-    found = []
+    found: list[str] = []
+    if foreign := prober.memo.foreign:
+        found.append(
+            Decisive(
+                f"{foreign} of the {len(prober.memo.records)} measurements of this run were made "
+                "on another device or with other versions, and count as if they were made here. "
+                "For this machine alone, start a new run with another --run"
+            )
+        )
     if prober.memo.stale:
         found.append(
             f"{prober.memo.stale} earlier probes are of other versions or devices: not used"

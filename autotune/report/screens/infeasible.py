@@ -46,7 +46,13 @@ def nothing_fits_sections(payload: RecommendationPayload, tight: int) -> list[Se
     rejected = payload.rejected
     asked = payload.asked
     job = replace(payload.job, name=shortened(payload.job.name, NAME))
-    lead = nothing_fits(job, payload.search.priced, rejected.count)
+    lead = nothing_fits(job, payload.search, rejected.count)
+    if payload.search.probes and rejected.shortfall is None:  # the model says that it would fit
+        return [
+            Section("", (lead, *decisive_blocks(payload))),
+            grounds_section(payload.job, payload.assumed, fewer(MOST_ASSUMED, tight, 5, 7, 7)),
+            run_closing_section(payload),
+        ]
     return [
         Section("", (lead, *decisive_blocks(payload))),
         why_section(rejected.shortfall, tight, nearest=True),

@@ -223,8 +223,10 @@ def limit_blocks(found: Sequence[LimitOdds], job: JobPayload) -> list[Block]:
 
 def _nothing_fits(payload: RecommendationPayload) -> list[Section]:
     rejected = payload.rejected
-    lead = nothing_fits(payload.job, payload.search.priced, rejected.count)
+    lead = nothing_fits(payload.job, payload.search, rejected.count)
     missing = rejected.shortfall
+    if payload.search.probes and missing is None:  # the model says that it would fit
+        return [Section("", (lead,))]
     return [
         Section("", (lead,)),
         *shortfall_sections(missing, rejected.relaxations, payload.asked, nearest=True),

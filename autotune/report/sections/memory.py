@@ -16,7 +16,12 @@ from autotune.report.sections.how_to_run import again
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.domain.answer.recommendation import Asked, Relaxation, Shortfall
+    from autotune.domain.answer.recommendation import (
+        Asked,
+        Relaxation,
+        SearchRecord,
+        Shortfall,
+    )
     from autotune.domain.outcome import AtOp, MemoryTrace
     from autotune.report.layout.blocks import Block, Table
     from autotune.report.schema import JobPayload
@@ -175,12 +180,16 @@ def changes_table(
     return table(rows, *titles)
 
 
-def nothing_fits(job: JobPayload, priced: int, rejected: int) -> Paragraph:
+def nothing_fits(job: JobPayload, search: SearchRecord, rejected: int) -> Paragraph:
     """The first sentence of an answer without a pick."""
+    priced = format_count(search.priced)
+    if search.probes:
+        tried = f"{format_count(search.probes)} of {priced} possible configurations"
+        return Paragraph(f"{job.name}: {tried} were probed, and none of them fits.", "bad")
     why = (
-        f"nothing fits. All {format_count(priced)} configurations that are possible on these "
+        f"nothing fits. All {priced} configurations that are possible on these "
         "machines need too much."
-        if priced
+        if search.priced
         else f"cannot run here. None of {format_count(rejected)} configurations is possible on "
         "these machines."
     )

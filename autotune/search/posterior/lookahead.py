@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
+    from autotune.search.posterior.measurements import History
     from autotune.search.priced import Part
 
     Indices = NDArray[np.intp]
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 1.3  # times the sd, for a candidate that may be chosen after the next probe
 RIVALS = 6  # measured candidates that may be the pick after the next probe
 AGAIN = 2  # of which the first so many may be measured again
+BROKEN = 2  # probes that broke before any ran, after which the next is unlike all of them
 
 
 def next_probe(posterior: Posterior) -> Proposal | None:
@@ -44,6 +46,9 @@ def next_probe(posterior: Posterior) -> Proposal | None:
         return None
     chance, fits = posterior.chance(at), posterior.fits_probability
     if posterior.incumbent is None:
+        if only_broke(posterior.history):
+            at = _unlike_what_broke(posterior)
+            chance = posterior.chance(at)
         index = int(at[np.argmin(posterior.log_cost[at] - np.log(chance))])
         return Proposal(index, math.inf, math.inf, float(fits[index]), "first")
     mean, _, learned = posterior.comparison(at, posterior.incumbent)
@@ -57,6 +62,35 @@ def next_probe(posterior: Posterior) -> Proposal | None:
     else:
         index = first_of_two(posterior, at, mean, learned)
     return Proposal(index, _gain(posterior, index), most, float(fits[index]), why)
+
+
+def only_broke(history: History) -> bool:
+    """Whether nothing ran so far, and more than one probe broke."""
+    return len(history.broken) >= BROKEN and not history.probes
+
+
+def _unlike_what_broke(posterior: Posterior) -> Indices:
+    """Candidates that differ in as much as can be of what all probes that broke had in common.
+
+    Any of that may be why they broke. What the model calls cheapest is mostly of one kind, so that
+    a few more of it would break alike, and the search would end without having tried another.
+    """
+    broken = np.asarray(posterior.history.broken, np.intp)
+    columns = {
+        dimension.name: part.codes[part.row_of, k]
+        for part in posterior.parts.values()
+        for k, dimension in enumerate(part.reads)
+    }
+    differs = np.zeros(len(posterior.priced), np.int64)
+    for column in columns.values():
+        if (column[broken] == column[broken[0]]).all():
+            differs += column != column[broken[0]]
+    for most in np.unique(differs)[::-1]:
+        at = np.flatnonzero(differs == most)
+        at = at[posterior.allows(at)]
+        if len(at):
+            return at
+    return posterior.shortlist
 
 
 def _gain(posterior: Posterior, index: int) -> float:

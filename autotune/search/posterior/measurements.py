@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from optuna.trial import TrialState
 
 from autotune.domain.errors import InputError, unknown
 from autotune.search.posterior.kernel import Observed
@@ -51,13 +52,15 @@ class History:
     """The trials of a study as candidates.
 
     tried: candidates of all probes, pending ones included. measured: candidate -> part -> value.
-    oom: candidates that ran out of memory. pending: candidates being probed now.
-    observed: part -> what its residual learns from. outside: trials that are of no candidate.
+    oom: candidates that ran out of memory. broken: candidates that could not be run.
+    pending: candidates being probed now. observed: part -> what its residual learns from.
+    outside: trials that are of no candidate.
     """
 
     tried: set[int] = field(default_factory=set)
     measured: dict[int, dict[str, float]] = field(default_factory=dict)
     oom: list[int] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     observed: dict[str, list[Observed]] = field(default_factory=dict)
     outside: int = 0
@@ -169,6 +172,8 @@ def history_of(trials: Iterable[FrozenTrial], priced: Priced, names: set[str]) -
             history.tried.add(index)
             if trial.user_attrs.get(WITHDRAWN):
                 history.measured.pop(index, None)
+            elif trial.state == TrialState.FAIL:
+                history.broken.append(index)
     return history
 
 

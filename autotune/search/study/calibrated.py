@@ -18,7 +18,7 @@ from optuna.samplers import BaseSampler
 from autotune.domain.errors import InputError
 from autotune.search.posterior.acquisition import Posterior, Proposal
 from autotune.search.posterior.costs import SHORTLIST
-from autotune.search.posterior.lookahead import next_probe
+from autotune.search.posterior.lookahead import next_probe, only_broke
 from autotune.search.posterior.measurements import history_of
 from autotune.search.posterior.together import next_of_several
 from autotune.search.study.journal import IDENTITY
@@ -160,7 +160,8 @@ class CalibratedSampler(BaseSampler):
     def _propose(self, study: Study, trials: Sequence[FrozenTrial]) -> int | None:
         history = self.history(study, trials)
         self.last = None
-        if history.probes or history.pending or any(self._prior.values()):
+        known = history.probes or history.pending or any(self._prior.values())
+        if known or only_broke(history):
             self.last = self.proposal(self._posterior(history))
             if self.last is not None:
                 return self.last.index

@@ -1,0 +1,86 @@
+"""Probes that break, and probes of another device: what is tried, left out and said."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from simulatedmachine import TINY, Machine, bill_of, search, step_of
+
+from autotune.app.job.load import load_job
+from autotune.catalog.files import home_dir
+from autotune.domain.errors import NoLocalDevice
+from autotune.probe.record import PROBES_FILE, read_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.cost.bill import Bill
+    from autotune.domain.job import Job
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return load_job(TINY, set_values={"compile": "off"})
+
+
+@pytest.fixture(scope="module")
+def bill(job: Job) -> Bill:
+    return bill_of(job)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"), [("precision", "fp32"), ("activation_checkpointing", "none")]
+)
+def test_what_the_model_likes_best_may_be_what_breaks_and_only_that_is_left_out(
+    job: Job, bill: Bill, tmp_path: Path, knob: str, value: str
+) -> None:
+    machine = Machine(status=lambda config, _: "crash" if config[knob] == value else "ok")
+    found = search(job, bill, machine, tmp_path / "run", probes=20)
+    broken = [record for record in found.records if record.status == "crash"]
+    assert {record.config[knob] for record in broken} == {value}
+    assert 2 <= len({record.key for record in broken}) <= 4
+    assert found.explored.pick is not None
+    runs = [config for i in range(len(bill))
+            if (config := bill.candidates.config(i).as_dict())[knob] != value]  # fmt: skip
+    pick = bill.candidates.config(found.explored.pick).as_dict()
+    assert step_of(pick) <= 1.02 * min(map(step_of, runs))
+
+
+def test_where_everything_breaks_three_are_tried_that_have_little_in_common(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    machine = Machine(status=lambda _, __: "crash")
+    with pytest.raises(NoLocalDevice, match="no probe could run"):
+        search(job, bill, machine, tmp_path / "run")
+    first, second, third = (r.config for r in read_records(tmp_path / "run" / PROBES_FILE))
+    both = {name for name in ("precision", "activation_checkpointing", "attention")
+            if first[name] == second[name]}  # fmt: skip
+    assert both
+    assert not any(third[name] == first[name] for name in both)
+
+
+def test_measurements_of_another_device_are_said_and_no_later_search_learns_them(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    first = search(job, bill, Machine(), folder, probes=3, reuse=True)
+    assert not any("another device" in note for note in first.notes)
+    lines = [json.loads(line) for line in (folder / PROBES_FILE).read_text().splitlines()]
+    moved = [{**line, "fingerprint": "0123456789abcdef"} for line in lines]
+    (folder / PROBES_FILE).write_text("".join(json.dumps(line) + "\n" for line in moved))
+    kept = sorted((home_dir() / "residuals").glob("*.json"))
+    for path in kept:
+        path.unlink()
+    found = search(job, bill, Machine(), folder, probes=3, reuse=True, resume=True)
+    note = next(note for note in found.notes if "another device" in note)
+    assert note.startswith(f"{len(moved)} of the {len(moved)} measurements")
+    assert found.explored.pick is not None
+    assert kept
+    assert not list((home_dir() / "residuals").glob("*.json"))

@@ -1,0 +1,73 @@
+"""Probes that broke before any ran: what the sampler asks for next."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+
+from autotune.search.study.calibrated import CalibratedSampler
+from bench.samplers import distributions, tell
+from bench.simulated import Grid, Machine
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine(Grid.of(1), 4, 0.1)
+
+
+def asked(machine: Machine, study: optuna.Study) -> optuna.Trial:
+    space = distributions(machine)
+    study.sampler = CalibratedSampler(machine, space)  # as after a restart
+    return study.ask(space)
+
+
+def test_after_two_that_broke_the_next_differs_in_all_that_they_share(machine: Machine) -> None:
+    study = optuna.create_study()
+    broken = []
+    for _ in range(2):
+        trial = asked(machine, study)
+        broken.append(trial.params)
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    order = list(zip(range(2), machine.order(), strict=False))
+    assert broken == [machine.params(index) for _, index in order], "one may break by chance"
+    trial = asked(machine, study)
+    read = {dimension.name for part in machine.parts for dimension in part.reads} - {"gpu"}
+    shared = {name for name in read if broken[0][name] == broken[1][name]}
+    assert len(shared) >= 6, "the model's best are much alike"
+    assert all(trial.params[name] != broken[0][name] for name in shared)
+    index = machine.find(trial.params)
+    assert index is not None
+    assert machine.predicted_memory[index] < machine.limit[index]
+
+
+def test_once_something_ran_what_broke_may_be_tried_in_part_again(machine: Machine) -> None:
+    study = optuna.create_study()
+    broken = []
+    for _ in range(2):
+        trial = asked(machine, study)
+        broken.append(trial.params)
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    trial = asked(machine, study)
+    index = machine.find(trial.params)
+    assert index is not None
+    tell(study, trial, machine, index)
+    later = asked(machine, study).params
+    assert later not in [*broken, trial.params]
+    assert any(later[name] == broken[0][name] == broken[1][name] for name in set(later) - {"gpu"})
+
+
+def test_where_no_candidate_differs_in_anything_the_order_goes_on(machine: Machine) -> None:
+    study, space = optuna.create_study(), distributions(machine)
+    unlike = dict.fromkeys(space)
+    order = machine.order()
+    first = machine.params(next(order))
+    opposite = next(
+        params for index in order
+        if sum((params := machine.params(index))[name] == first[name] for name in unlike) <= 1
+    )  # fmt: skip
+    for params in (first, opposite):
+        study.enqueue_trial(params)
+        study.tell(study.ask(space), state=optuna.trial.TrialState.FAIL)
+    assert asked(machine, study).params not in (first, opposite)
