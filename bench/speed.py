@@ -209,10 +209,10 @@ def proposals_s(job: Job, runs: int, most: int | None = CANDIDATES) -> tuple[flo
 def trace_s(job: Job, runs: int) -> float | None:
     """[s] to trace a configuration that was not traced before, in a process that is warm."""
     from autotune.app.job.evidence import default_config
-    from autotune.trace.client import TraceFailed, Tracer, installed_versions
+    from autotune.trace.client import TraceFailed, Tracer, traced_versions
     from autotune.trace.request import request_for
 
-    if not installed_versions():
+    if not traced_versions():
         return None
     config = default_config(job, job.offers[0])
     with tempfile.TemporaryDirectory() as folder, Tracer(cache=Path(folder)) as tracer:

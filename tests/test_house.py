@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -58,6 +60,13 @@ def test_no_module_imports_itself_by_a_detour_not_even_inside_functions() -> Non
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_every_file_is_looked_at_by_the_linter() -> None:
+    """A folder's name must not keep its files from it, as that of a folder of runs may."""
+    ruff = [sys.executable, "-m", "ruff", "check", "--show-files", "autotune"]
+    listed = subprocess.run(ruff, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert {str(path) for path in known().values()} <= set(listed.splitlines())
 
 
 def test_no_folder_is_crowded() -> None:

@@ -18,13 +18,12 @@ from autotune.app.hardware.measuring import (
 )
 from autotune.app.hardware.this_machine import MOST_LOG_SD
 from autotune.catalog.devices import cpu_device, local_host
-from autotune.catalog.software import REQUIRED, install_command
+from autotune.catalog.software import REQUIRED, install_command, installed_versions
 from autotune.domain.errors import InputError
 from autotune.domain.units import GB, GIB, MB, format_bytes, format_seconds
 from autotune.frozen import dataclass
 from autotune.probe import device as devices
 from autotune.probe.machine.measure import PARTS, WRITTEN_BYTES, figure, write_once
-from autotune.probe.memo import installed_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any, get_args
 
 from autotune.catalog.tables import DATA, CatalogDataError
@@ -42,6 +43,15 @@ INSTALLABLE = {
 def installing(package: str) -> str:
     """What is typed so that a job counts on one of the packages of INSTALLABLE."""
     return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
+
+
+def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
+    """Versions that a process started now would import; absent ones are left out."""
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 SWITCHES = (

@@ -16,7 +16,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.software import REQUIRED
+from autotune.catalog.software import installed_versions
 from autotune.cost.model import COMPONENTS
 from autotune.domain.config import LATER, is_extra
 from autotune.frozen import dataclass
@@ -36,19 +36,6 @@ READS = {component.name: component.reads for component in COMPONENTS}
 FREE_OF_HARDWARE = ("offer.price", "offer.spot")  # they price a measurement, they do not change it
 
 Signature = tuple[tuple[str, Any], ...]
-
-
-def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
-    """Versions that a worker started now would import; absent ones are left out."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in packages:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def signature(component: str, config: dict[str, Any], offer: Offer) -> Signature:

@@ -19,6 +19,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from autotune.catalog.files import home_dir, write_whole
+from autotune.catalog.software import installed_versions
 from autotune.trace.answers import Traced, TraceFailed, read_recorded, read_traced, recorded
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from autotune.trace.request import StepRequest
 
-__all__ = ["TraceFailed", "Traced", "Tracer", "installed_versions"]
+TRACED = ("torch", "transformers", "peft")
+__all__ = ["TraceFailed", "Traced", "Tracer", "traced_versions"]
 
 START_LIMIT_S = 120.0  # importing torch, transformers and peft on a busy machine
 TRACE_LIMIT_S = 60.0
@@ -127,7 +129,7 @@ class Tracer:
         running = self._process is not None and self._process.poll() is None
         if running and online == self._online:
             return None
-        if not installed_versions():
+        if not traced_versions():
             return TraceFailed("missing", "torch, transformers and peft are not installed")
         self.close()
         environment = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
@@ -206,15 +208,11 @@ class Tracer:
 
 
 def _key(request: StepRequest, asked: dict[str, Any]) -> str:
-    text = json.dumps([SCHEMA, installed_versions(), asked, request.as_json()], sort_keys=True)
+    text = json.dumps([SCHEMA, traced_versions(), asked, request.as_json()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def installed_versions() -> dict[str, str]:
+def traced_versions() -> dict[str, str]:
     """Versions of what would be traced; empty when any of it is missing. Imports none of it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {name: version(name) for name in ("torch", "transformers", "peft")}
-    except PackageNotFoundError:
-        return {}
+    found = installed_versions(TRACED)
+    return found if len(found) == len(TRACED) else {}

@@ -131,7 +131,7 @@ def test_a_worker_that_breaks_leaves_the_formulas_estimate(
     from autotune.trace import client
 
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path))
-    monkeypatch.setattr(client, "installed_versions", lambda: {"torch": "2"})
+    monkeypatch.setattr(client, "traced_versions", lambda: {"torch": "2"})
     start = client.Tracer.__init__
     monkeypatch.setattr(
         client.Tracer, "__init__", lambda self: start(self, command=("/nonexistent/worker",))

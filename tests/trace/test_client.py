@@ -38,7 +38,7 @@ HELLO = 'print(\'{"versions": {"torch": "2"}}\', flush=True)\n'
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "installed_versions", lambda: {"torch": "2"})
+    monkeypatch.setattr(client, "traced_versions", lambda: {"torch": "2"})
 
 
 def ask(tmp_path: Path, script: str, *, limit_s: float = 300.0) -> Traced | TraceFailed:
@@ -172,7 +172,7 @@ def test_what_foreign_code_found_is_never_cached(tmp_path: Path) -> None:
 
 
 def test_without_torch_the_reason_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "installed_versions", dict)
+    monkeypatch.setattr(client, "traced_versions", dict)
     found = ask(tmp_path, answering(GOOD))
     assert isinstance(found, TraceFailed)
     assert found.kind == "missing"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from autotune.catalog.devices import default_host, find_device
-from autotune.catalog.software import install_command
+from autotune.catalog.software import install_command, installed_versions
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import CLOSED_FORMS, KNOBS, Config
 from autotune.domain.device import Offer
@@ -18,7 +18,6 @@ from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
 from autotune.probe.device import LocalDevice
-from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort, request_for
 from autotune.probe.session import alone
 from autotune.probe.two_depth import requests_at_depths

@@ -10,8 +10,6 @@ import contextlib
 import json
 import sys
 from dataclasses import replace
-
-from autotune.frozen import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +29,13 @@ from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import PAIRED
 from autotune.domain.secrets import without_secrets
+from autotune.frozen import dataclass
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
 
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
@@ -212,8 +210,8 @@ def check_target(target: str, job: Job) -> None:
     trainer, version = _parse_target(target)
     if job.objective in PAIRED:
         msg = (
-            f"files are written only for supervised training, not for {job.objective}; give your own "
-            "script or config as JOB, and it comes back with these settings"
+            f"files are written only for supervised training, not for {job.objective}; give your "
+            "own script or config as JOB, and it comes back with these settings"
         )
         raise InputError(msg)
     trainer.plan_versions(job, version)

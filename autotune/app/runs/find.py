@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-
-from autotune.catalog.files import read_regular
-from autotune.frozen import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,10 +16,12 @@ from autotune.app.runs.folder import (
     read_json,
     runs_root,
 )
+from autotune.catalog.files import read_regular
 from autotune.domain.errors import InputError
-from autotune.domain.typed.machine import recorded_label
 from autotune.domain.paths import near
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_seconds, format_usd
+from autotune.frozen import dataclass
 from autotune.search.study.record import TRIALS_FILE, is_locked
 
 if TYPE_CHECKING:

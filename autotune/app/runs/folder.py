@@ -18,10 +18,7 @@ import hashlib
 import json
 import os
 from dataclasses import field, replace
-
-from autotune.frozen import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS, Config, is_extra
@@ -29,9 +26,11 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.values import shown
 from autotune.domain.units import DAY_S
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from autotune.domain.job import Job
     from autotune.search.selection import Objective

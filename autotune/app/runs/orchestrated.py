@@ -1,7 +1,7 @@
 """A pick's files with what starts them on somebody's machines: SkyPilot, Slurm, dstack, Kubernetes.
 
-What trains is a trainer's export; here are the versions it is installed from, and the orchestrator's
-own file beside it.
+What trains is a trainer's export. Here are the versions that it is installed from, and the
+orchestrator's own file beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from autotune.catalog.software import REQUIRED
 from autotune.cost.parameters import parameter_count
 from autotune.domain.config import ZERO_STAGE
 from autotune.orchestrators.contract import OUTPUT, REQUIREMENTS, SCRIPT, Launch
@@ -96,7 +97,7 @@ def requirements(pick: Candidate, trainer: str) -> list[str]:
     needed = [name for name, wanted in extra.items() if wanted]
     lines = []
     if trainer in {"hf", "trl"}:
-        names = ["torch", "transformers", "peft", "accelerate", *(["trl"] if trainer == "trl" else [])]
+        names = [*REQUIRED, "trl"] if trainer == "trl" else REQUIRED
         lines += [_pinned(name, getattr(software, name)) for name in names] + ["datasets"]
     else:
         schema = schema_of(trainer)

@@ -11,8 +11,6 @@ import json
 import os
 import re
 import shutil
-
-from autotune.frozen import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +32,7 @@ from autotune.domain.errors import AutotuneError, InputError, Interrupted
 from autotune.domain.paths import near, whole
 from autotune.domain.secrets import without_secrets
 from autotune.domain.typed.values import shown
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,8 +213,8 @@ def _check_same(asked: Identity, folder: Path, *, resume: bool) -> None:
     if key != asked.key:
         if not key.startswith(KEY_VERSION):
             msg = (
-                f"{near(folder)} holds a run of an earlier version of autotune: its trials have that "
-                "version's predictions, and cannot go on with today's"
+                f"{near(folder)} holds a run of an earlier version of autotune: its trials have "
+                "that version's predictions, and cannot go on with today's"
             )
             raise InputError(
                 msg, "tune again in a new folder (no --resume, another --run); "

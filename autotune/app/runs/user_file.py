@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import write_whole
 from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
+from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
-from autotune.trainers.launch.config import is_deepspeed, is_settings
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
+from autotune.trainers.launch.config import is_deepspeed, is_settings
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Beside, Job
-    from autotune.domain.answer.recommendation import Recommendation
     from autotune.trainers.patch import Patched
 
 SAME = "same"
@@ -37,7 +35,7 @@ def is_same(target: str) -> bool:
 
 
 def check_same(target: str, job: Job) -> None:
-    """Raise InputError where a job was not read from a trainer's file, or the version is unknown."""  # noqa: E501
+    """Raise InputError for a job that was not read from a trainer's file, or an unknown version."""
     if job.origin is None:
         msg = "--export same gives back a trainer's file, and the job was not read from one"
         raise InputError(msg, "give your trainer's file as JOB, or --export hf or trl")
@@ -48,7 +46,7 @@ def check_same(target: str, job: Job) -> None:
 
 
 def check_in_place(job: Job, *, writes: bool = True) -> None:
-    """Raise InputError where there is no file of the user's to change, or nothing is to be written."""  # noqa: E501
+    """Raise InputError where the user has no file to change, or nothing is to be written."""
     check_same(SAME, job)
     if not writes:
         msg = "--dry-run writes nothing, but --in-place changes your file"

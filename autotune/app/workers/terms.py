@@ -21,12 +21,11 @@ import numpy as np
 
 from autotune.app.job.load import resolve_spec
 from autotune.app.probing.plan import Ground, ProbeOptions, local_bill, without_limits
-from autotune.catalog.software import DISTRIBUTION
+from autotune.catalog.software import DISTRIBUTION, installed_versions
 from autotune.domain.candidates import SearchSpace
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Calibration, MachineEffect, StepError
 from autotune.frozen import identity
-from autotune.probe.memo import installed_versions
 from autotune.probe.request import Effort
 from autotune.space.enumerate import enumerate_candidates
 

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
-from autotune.catalog.software import install_command
+from autotune.catalog.software import install_command, installed_versions
 from autotune.domain.device import Fact, MachineFacts
 from autotune.domain.units import MB, format_bytes
 from autotune.frozen import dataclass
 from autotune.probe import runner
 from autotune.probe.lease import leased
 from autotune.probe.machine.kept import fact_of
-from autotune.probe.memo import installed_versions
 from autotune.probe.outcomes import MAX_RESULT_BYTES, Ending, tail, unexplained
 from autotune.probe.watch import Watch
 from autotune.probe.worker import disturbance
