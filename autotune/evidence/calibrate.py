@@ -21,7 +21,6 @@ from autotune.domain.outcome import Z90
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.cases import READ_AS
 from autotune.evidence.explanations import (
-    Explanation,
     explanations_of,
     measured_seconds,
     predicted_seconds,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.cost.bill import Bill
+    from autotune.domain.answer.verification import Explained
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
@@ -58,7 +58,7 @@ class _Learned:
         self.log_sds: dict[str, float] = {}
         self.provenance: list[str] = []
         self.warnings: list[str] = []
-        self.explanations: list[Explanation] = []
+        self.explanations: list[Explained] = []
 
     def learn(self, component: str, factor: float, log_sd: float, why: str) -> None:
         self.factors[component] = factor
@@ -68,7 +68,7 @@ class _Learned:
 
 def calibration_from_evidence(
     job: Job, references: Sequence[Reference | None]
-) -> tuple[Calibration, tuple[str, ...], tuple[Explanation, ...]]:
+) -> tuple[Calibration, tuple[str, ...], tuple[Explained, ...]]:
     """What a job's evidence teaches: factors, warnings, and explanations of what it cannot.
 
     references: the run that each piece of it speaks of; None where nobody knows that run. They are
@@ -262,7 +262,7 @@ def _unexplained(reference: Reference, bill: Bill, learned: _Learned, log_sd: fl
 
 
 def _gap_warning(
-    reference: Reference, measured: float, expected: float, found: Sequence[Explanation]
+    reference: Reference, measured: float, expected: float, found: Sequence[Explained]
 ) -> str:
     factor = max(measured / expected, expected / measured)
     slower = "longer" if measured > expected else "shorter"

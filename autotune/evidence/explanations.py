@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
+from autotune.domain.answer.verification import EXPLAINED, Explained
 from autotune.domain.edit import Edit
 from autotune.domain.units import MB, format_seconds
 from autotune.evidence.reference import Reference, cut
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,33 +23,11 @@ if TYPE_CHECKING:
 
 Belief = Edit[Reference]
 
-CLOSE = 1.33  # measured within a third of the alternative's prediction: it explains the gap
 SOLVE_STEPS = 24
 LEAST_STEP = 1e-3  # of what is open, when the line between its ends is followed
 STATED = 1.0  # the scale of what is stated
 BEYOND = 0.02  # of the way that a price corrected the guess
 CREDIBLE_LENGTHS = 4.0  # assumption: nobody's stated lengths are wrong by more, each way
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """One belief changed, and what the cost model then says. Seconds of the same quantity."""
-
-    observation: str
-    name: str  # padding, lengths, dataloader, checkpoint_disk, attention, micro_batch, ...
-    text: str  # what would have to be true
-    predicted_s: float
-    measured_s: float
-
-    @property
-    def ratio(self) -> float:
-        """Measured over predicted under this explanation: 1 when it explains everything."""
-        return self.measured_s / self.predicted_s
-
-    @property
-    def explains(self) -> bool:
-        """Whether the prediction under it is within a third of what was measured."""
-        return 1 / CLOSE <= self.ratio <= CLOSE
 
 
 def predicted_seconds(reference: Reference, bill: Bill) -> float | None:
@@ -77,7 +55,7 @@ def measured_seconds(reference: Reference, bill: Bill) -> float | None:
 
 def explanations_of(
     reference: Reference, price: Price, *, saves_known: bool = False
-) -> tuple[Explanation, ...]:
+) -> tuple[Explained, ...]:
     """Alternatives for a measured time, the nearest first; only those that move towards it.
 
     saves_known: the seconds of a save were measured, so the disk is no explanation.
@@ -97,9 +75,7 @@ def explanations_of(
             continue
         if 1 / MOVES < seconds / expected < MOVES:
             continue
-        found.append(
-            Explanation(reference.observation.id, belief.key, belief.label, seconds, measured)
-        )
+        found.append(Explained(belief.key, belief.label, seconds, measured))
     return tuple(sorted(found, key=lambda e: max(e.ratio, 1 / e.ratio)))
 
 
@@ -258,7 +234,7 @@ def _solve(
         return predicted_seconds(trial, price(trial.job, trial.candidates)) or 0.0
 
     crossing = _Crossing(seconds, measured, low, high)
-    if not crossing.low_s < measured < crossing.high_s * CLOSE:
+    if not crossing.low_s < measured < crossing.high_s * EXPLAINED:
         return None
     for _ in range(SOLVE_STEPS):
         middle = (low * high) ** 0.5

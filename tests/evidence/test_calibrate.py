@@ -20,8 +20,8 @@ from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.reference import cut, reference_of
 
 if TYPE_CHECKING:
+    from autotune.domain.answer.verification import Explained
     from autotune.domain.observation import Calibration
-    from autotune.evidence.explanations import Explanation
 
 SOFTWARE = Software("t", "2026-01", (2, 9), (5, 0), None, (0, 18), (1, 12), (2, 8), (0, 48))
 TODAY = Config(
@@ -48,7 +48,7 @@ def predicted() -> Any:
 
 def learn(
     *observations: Observation, **changes: Any
-) -> tuple[Calibration, tuple[str, ...], tuple[Explanation, ...]]:
+) -> tuple[Calibration, tuple[str, ...], tuple[Explained, ...]]:
     own = replace(job(), evidence=observations, **changes)
     return calibration_from_evidence(own, [reference_of(own, each) for each in observations])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.answer.verification import Explained, Line
 from autotune.domain.candidates import Candidate
 from autotune.domain.units import format_seconds
-from autotune.evidence.explanations import CLOSE, explanations_of
+from autotune.evidence.explanations import explanations_of
 from autotune.evidence.log.run_log import best_memory, spoiled_by
 from autotune.evidence.reference import reference_of
 from autotune.frozen import dataclass
@@ -240,7 +240,7 @@ def explanations(
             continue
         slower = predicted is None or observation.value > predicted
         told += [
-            Explained(item.name, item.text, item.predicted_s, item.measured_s, item.explains)
+            item
             for item in explanations_of(reference, pricing.price)
             if observation.quantity == "step_time_s" or item.name == "checkpoint_disk"
             if item.name not in _stated(found.log)
@@ -260,9 +260,7 @@ def _stated(log: RunLog) -> set[str]:
 def _busy(found: Comparison) -> Explained:
     """That the machine was busy: what is predicted, were so much of the time spent waiting."""
     told = found.row.step_time_s / (1.0 - min(found.log.waiting or 0.0, 0.99))
-    measured = found.speed.step_s
-    explains = 1 / CLOSE <= told / measured <= CLOSE
-    return Explained("busy_machine", found.spoiled, told, measured, explains)
+    return Explained("busy_machine", found.spoiled, told, found.speed.step_s)
 
 
 def _waits(found: Comparison) -> list[Explained]:
@@ -272,9 +270,7 @@ def _waits(found: Comparison) -> list[Explained]:
     if wait is None or excess <= (GAP - 1.0) * row.step_time_s:
         return []
     text = f"each step waits {format_seconds(wait)} for its data, as the log times it"
-    told, measured = row.step_time_s + excess, found.speed.step_s
-    explains = 1 / CLOSE <= told / measured <= CLOSE
-    return [Explained("data_wait", text, told, measured, explains)]
+    return [Explained("data_wait", text, row.step_time_s + excess, found.speed.step_s)]
 
 
 def _with_saves(found: Comparison, observations: tuple[Observation, ...]) -> list[Observation]:

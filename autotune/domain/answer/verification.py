@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Spread
 
 CLOSE = 0.1  # within a tenth is as predicted
+EXPLAINED = 1.33  # measured within a third of the prediction under a belief: it explains the gap
 Unit = Literal["s", "tokens/s", "bytes"]
 
 
@@ -45,7 +47,16 @@ class Explained(Answer):
     text: str
     predicted_s: float
     measured_s: float
-    explains: bool  # within a third of what was measured
+    explains: bool = field(init=False)  # within a third of what was measured
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted under it: 1 where it explains everything."""
+        return self.measured_s / self.predicted_s if self.predicted_s > 0 else math.inf
+
+    def __post_init__(self) -> None:
+        """Whether it explains follows."""
+        object.__setattr__(self, "explains", 1 / EXPLAINED <= self.ratio <= EXPLAINED)
 
 
 @dataclass(frozen=True, slots=True)
