@@ -20,6 +20,7 @@ Quantity = Literal[
     "step_time_s", "duration_s", "memory_bytes", "tokens_per_s", "oom", "checkpoint_save_s",
     "data_wait_s", "batch_s", "compile_s",
 ]  # fmt: skip
+TIMES = ("duration_s", "step_time_s", "tokens_per_s")  # quantities that say how fast it trains
 MemoryKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
 # Log sd of a measured time between two runs of one configuration on one machine: clocks,
 # temperature, placement.

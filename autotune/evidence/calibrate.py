@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from autotune.cost.model import CostModel
 from autotune.cost.spread.uncertainty import NEVER_MEASURED
 from autotune.domain.answer.recommendation import Decisive
-from autotune.domain.observation import LOG_SD, Calibration
+from autotune.domain.observation import LOG_SD, TIMES, Calibration
 from autotune.domain.outcome import Z90
 from autotune.domain.units import MB, format_bytes, format_seconds
 from autotune.evidence.cases import READ_AS
@@ -47,7 +47,6 @@ ELSEWHERE_LOG_SD = NEVER_MEASURED
 CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
 CACHE_LOG_SD = 0.08  # assumption: a peak that may hold what the allocator caches
 SHOWN = 4  # explanations in a warning
-TIMES = ("duration_s", "step_time_s", "tokens_per_s")
 
 
 class _Learned:

@@ -19,8 +19,8 @@ from autotune.cost.bill import knob_values
 from autotune.domain.answer.waterfall import Competing, DecidingCheck, MeasuredGap
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError
+from autotune.domain.observation import TIMES
 from autotune.domain.units import HOUR_S, format_seconds
-from autotune.evidence.calibrate import TIMES
 from autotune.evidence.explanations import predicted_seconds
 from autotune.evidence.reference import reference_of
 from autotune.frozen import dataclass

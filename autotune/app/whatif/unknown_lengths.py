@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.dataset.published_rows import short_rows
 from autotune.domain.answer.limits import ShortRows
-from autotune.evidence.calibrate import TIMES
+from autotune.domain.observation import TIMES
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
