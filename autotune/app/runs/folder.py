@@ -56,8 +56,8 @@ def runs_root() -> Path:
 class Identity:
     """A job and what is asked of it: the search space (a name or a path), the objective, ...
 
-    space: what the space's file holds, as text; empty for a shipped one. limits: of its probes, where
-    stated; they do not change which run it is.
+    space: what the space's file holds, as text; empty for a shipped one. limits: of its probes,
+    where stated; they do not change which run it is.
     """
 
     job: Job
