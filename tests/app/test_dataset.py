@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import count_rows
+from rights import of_an_ordinary_user
 
 from autotune.app.dataset import TOLD
 from autotune.app.dataset.columns import LONGER
@@ -333,12 +334,12 @@ def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path: Path) -> None
     assert "did you mean rows.jsonl" in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(lines(ROWS))
     path.chmod(0)
-    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+    refused = pytest.raises(InputError, match="cannot be read: Permission denied")
+    with of_an_ordinary_user(), refused:
         count_rows(path)
 
 

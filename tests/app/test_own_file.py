@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rights import of_an_ordinary_user
 
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs import user_file as own_file
@@ -123,12 +123,11 @@ def test_a_folder_that_cannot_be_written_is_the_users_error(
     assert [item.name for item in path.parent.iterdir()] == ["axolotl.yml"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_is_left_as_it_is(path: Path) -> None:
     found = patched(loaded(path))
     path.parent.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
-        with pytest.raises(InputError, match="cannot be changed in place"):
+        with of_an_ordinary_user(), pytest.raises(InputError, match="cannot be changed in place"):
             replace_in_place(found, str(path), AXOLOTL)
     finally:
         path.parent.chmod(stat.S_IRWXU)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rights import of_an_ordinary_user
 
 from autotune.app.job.load import load_job
 from autotune.app.recompute.recompute import RecomputeOptions, recompute
@@ -102,12 +103,11 @@ def test_a_run_of_an_earlier_version_is_not_called_another_job_and_what_to_do_is
 def test_an_unreadable_folder_is_refused_in_words(run: Path) -> None:
     run.chmod(0)
     try:
-        if os.access(run / "job.json", os.R_OK):
-            pytest.skip("this user reads everything")
-        for read in READERS.values():
-            with pytest.raises(InputError, match="Permission denied"):
-                read(run)
-        (found,) = list_runs()
+        with of_an_ordinary_user():
+            for read in READERS.values():
+                with pytest.raises(InputError, match="Permission denied"):
+                    read(run)
+            (found,) = list_runs()
         assert (found.state, found.summary) == ("damaged", "cannot be read: Permission denied")
     finally:
         run.chmod(0o755)

@@ -208,7 +208,7 @@ def test_every_script_is_valid_bash(tmp_path: Path) -> None:
         assert done.returncode == 0, (name, done.stderr)
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck (Debian: shellcheck)")
 def test_shellcheck_finds_nothing_in_any_script(tmp_path: Path) -> None:
     paths = []
     for name, text in scripts().items():
