@@ -198,6 +198,13 @@ class Slack:
     sd: float  # of the share
 
 
+# Log sd between sources where weights or states are shared among devices. One source has nearly
+# all readings of these, none of them by DeepSpeed or in full with rows of many lengths. Of 86 runs
+# of 39 other sources 17 ran out of memory, four of the twelve that were said to need 0.9 to 1 of a
+# card among them: of all spreads tried this one says best which did (docs/accuracy.md, set 10).
+BETWEEN_SHARDS = 0.10
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryConstants:
     """Everything that was learned about memory.
@@ -208,7 +215,8 @@ class MemoryConstants:
     holds beside the allocated peak when there is room, as a share of each term of `memory.cache`.
     cached_sd: log standard deviation of what is held beside the peak, which moves the reserved peak
     by its share. claims: tested claims of a fit by kind,
-    which bound how sure another may be; none: not bounded.
+    which bound how sure another may be; none: not bounded. between_shards: how far another source's
+    run on shards may lie from what its settings tell, which a fit of one source does not see.
     """
 
     slack: Slack
@@ -217,6 +225,7 @@ class MemoryConstants:
     cached: dict[str, float]
     cached_sd: float
     claims: dict[str, Claims] = field(default_factory=dict)
+    between_shards: float = BETWEEN_SHARDS
 
     def offset(self, software: Software, family: str) -> Offset:
         """Of a trainer's model code; none where it trains the classes of transformers."""

@@ -205,5 +205,5 @@ def test_a_machine_that_would_hold_the_job_has_the_marks_of_its_price() -> None:
         if each["kind"] == "machine"
     }
     assert found["rtx-pro-6000-bw-ws", 1] == ("old", "asked")
-    assert found["rtx-6000-ada", 2] == ("scaled",)
+    assert found["rtx-6000-ada", 4] == ("scaled",)
     assert "(old, asked)" in recommendation_screen(payload)

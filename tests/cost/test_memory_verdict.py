@@ -63,6 +63,17 @@ def test_an_offset_of_own_model_code_scales_what_is_saved_and_widens_the_spread(
     assert at(job, hf=Offset(0.5, 0.5))["activations"] == plain["activations"]
 
 
+def test_runs_on_shards_are_less_sure_than_one_source_of_them_shows(lab: Any) -> None:
+    job, between = lab.job(MODEL, lab.full()), memory_constants().between_shards
+    one, ddp = price(lab, job), price(lab, job, 4, sharding="ddp")
+    assert max(one["log_sd"], ddp["log_sd"]) < 0.05
+    for sharding in ("fsdp", "zero2", "zero3"):
+        assert between <= price(lab, job, 4, sharding=sharding)["log_sd"] < 1.1 * between
+    own = replace(job, software=replace(job.software, own_model=True, stack="torchtitan"))
+    offset = memory_constants().offset(own.software, "llama")
+    assert price(lab, own, 4, sharding="fsdp")["log_sd"] < offset.log_sd + 0.05
+
+
 def test_a_compiled_model_is_less_sure_the_more_of_it_is_live(lab: Any) -> None:
     job = lab.job(MODEL, lab.lora())
     known = {"activation_checkpointing": "full", "micro_batch_size": 1}

@@ -57,7 +57,7 @@ def test_offloaded_optimizer_states_leave_the_device_and_fill_the_host(lab: Any)
 
 def test_offloaded_shards_leave_what_is_gathered_and_the_activations(lab: Any) -> None:
     job, offer = lab.job(LLAMA, lab.full(), 2048), lab.offer("a100-sxm4-80gb", 4)
-    config = lab.config(1, 2, sharding="fsdp", activation_checkpointing="full")
+    config = lab.config(2, 1, sharding="fsdp", activation_checkpointing="full")
     here, away = (
         lab.price(memory.COMPONENT, job, offer, config.with_knobs(offload=value))
         for value in ("none", "all")
@@ -66,6 +66,18 @@ def test_offloaded_shards_leave_what_is_gathered_and_the_activations(lab: Any) -
     assert away["workspace"] >= here["workspace"] > 0.0
     assert away["activations"] + away["logits"] > 0.0
     assert away["total"] < 0.6 * here["total"]
+
+
+def test_fsdp_keeps_the_sums_of_gradients_on_the_device_also_where_it_offloads(lab: Any) -> None:
+    """Of all weights: FSDP reduces, and so moves, nothing before the last micro-step."""
+    job, offer = lab.job(LLAMA, lab.full(), 2048), lab.offer("a100-sxm4-80gb", 4)
+    knobs = {"sharding": "fsdp", "activation_checkpointing": "full", "offload": "all"}
+    one, two = (
+        lab.price(memory.COMPONENT, job, offer, lab.config(rows, 2 // rows, **knobs))
+        for rows in (2, 1)
+    )
+    assert one["gradients"] == 0.0
+    assert two["gradients"] == pytest.approx(2.0 * 8.03e9, rel=0.01)
 
 
 def test_offloaded_activations_leave_five_inputs_of_layers(lab: Any) -> None:

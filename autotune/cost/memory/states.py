@@ -315,7 +315,11 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         gradient_shards=gradient_shards,
         stored=whole,
         gradients_here=here,
-        sums=np.where(states, 0.0, _sums(job, columns, element, gradients, trains * trainable)),
+        sums=np.where(
+            states & deepspeed.runs(columns),
+            0.0,
+            _sums(job, columns, element, here * gradients, trains * trainable),
+        ),
         zero=zero,
     )
 
@@ -330,8 +334,8 @@ def _sums(
     """[bytes] of the gradients of earlier micro-steps, where they stay on the device.
 
     FSDP reduces at the last micro-step only: until then a device holds the gradients of all
-    weights, in the dtype that they travel in. torchtune and Composer (llm-foundry) reduce at each,
-    and so does `sync_each_batch`.
+    weights, in the dtype that they travel in, also where its shards lie in the host's memory.
+    torchtune and Composer (llm-foundry) reduce at each, and so does `sync_each_batch`.
     Source: transformers 5.23 trainer.py, `accelerator.no_sync` around all micro-steps but the last
     (not under DeepSpeed); accelerate 1.15 no_sync, for both of FSDP's versions; litgpt 0.5.13
     finetune/full.py, `no_backward_sync`; torch 2.13 fsdp/_runtime_utils.py, _post_backward_hook.

@@ -17,6 +17,7 @@ under a flat prior; Gelman et al., "Bayesian Data Analysis" (2013), section 2.4.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ import numpy as np
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
 from autotune.cost.spread.uncertainty import is_new_program
+from autotune.domain.config import SHARDED
 from autotune.domain.outcome import SAME
 
 if TYPE_CHECKING:
@@ -100,10 +102,17 @@ def uncertainty(
     compiled = np.maximum(spread, np.maximum(COMPILED, live * live_share))
     spread = np.where(columns.equals("compile", "off"), spread, compiled)
     unpriced = np.hypot(job.uncounted_sd[1], job.work.memory_sd)
-    if is_new_program(job) and not job.software.own_model:
-        unpriced = np.hypot(unpriced, OTHER_LOOP)
     unpriced = np.hypot(unpriced, UNSLOTHS_LOSS * unsloths_share)
-    return np.hypot(np.hypot(spread, BETWEEN), unpriced)
+    return np.hypot(np.hypot(spread, _between(job, columns, model)), unpriced)
+
+
+def _between(job: Job, columns: Columns, model: MemoryConstants) -> FloatArray:
+    """[rows] spread between sources: of the classes of transformers, and of loops around them."""
+    if job.software.own_model:
+        return np.full(columns.rows, BETWEEN)
+    one = math.hypot(BETWEEN, OTHER_LOOP) if is_new_program(job) else BETWEEN
+    shared = (columns.number("offer.count") > 1) & columns.equals("sharding", *SHARDED)
+    return np.where(shared, max(one, model.between_shards), one)
 
 
 def _unseen(job: Job) -> float:

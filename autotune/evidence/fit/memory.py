@@ -64,6 +64,7 @@ NEUTRAL = MemoryConstants(
     dict.fromkeys(KINDS, 0.0),
     dict.fromkeys(PRIORS, 0.0),
     0.0,
+    between_shards=0.0,  # slack is learned from both outcomes of one and the same source
 )
 
 
