@@ -189,18 +189,16 @@ def _reason(
     flop_per_s: tuple[float, float, float, float],
 ) -> str:
     implied, observed, ceiling, peak = flop_per_s
-    head = (
-        f"It means {format_count(tokens[0])} tokens/s for this job, or {_tera(implied)}: "
-        f"{_percent(implied / peak)} of the dense peak of {row.offer.label}"
-    )
+    means = f"It means {format_count(tokens[0])} tokens/s for this job, or {_tera(implied)}"
+    head = f"{means}: {_percent(implied / peak)} of the dense peak of {row.offer.label}"
     if not _agree(tokens):
         return f"{_contradiction(row, figures, tokens)}. {head}"
     if implied > ceiling:
-        times = f"{implied / ceiling:.1f} times the {_tera(ceiling)} that it can reach at most"
-        return f"{head}: {times}{_shorter(job, figures, observed / implied)}"
+        times = f"{implied / ceiling:.1f} times the {_tera(ceiling)} that {row.offer.label} can"
+        return f"{means}: {times} reach at most{_shorter(job, figures, observed / implied)}"
     if implied > observed:
-        best = f"no published run of this method exceeds {_tera(observed)}"
-        return f"{head}: {best}{_shorter(job, figures, observed / implied)}"
+        best = f"No published run of this method exceeds {_tera(observed)}"
+        return f"{head}. {best}{_shorter(job, figures, observed / implied)}"
     return head + _slow(row, figures, tokens[0], implied / peak)
 
 
@@ -209,8 +207,8 @@ def _shorter(job: Job, figures: tuple[Stated, ...], ratio: float) -> str:
         return ". A smaller model, or padding counted as tokens, would explain it"
     tokens = _row_tokens(job, ratio)
     return (
-        f". Only with rows of at most {tokens:.0f} tokens on average, not "
-        f"{job.lengths.mean:.0f}, would that match the fastest run observed"
+        f". It would be as fast as the fastest run observed if rows had at most {tokens:.0f} "
+        f"tokens on average, not {job.lengths.mean:.0f}"
     )
 
 

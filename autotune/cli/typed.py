@@ -17,6 +17,7 @@ import typer
 from autotune.domain.answer.recommendation import Asked
 from autotune.domain.config import KNOBS, own_name
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
+from autotune.domain.other_words import typed_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,6 +139,9 @@ def _unknown_option(name: str, command: str, own: str, commands: Mapping[str, An
     known = set(_options(commands[own])) if own else {"--help", "--version"}
     near = close_matches(name.strip("-"), [option.strip("-") for option in known], count=2)
     msg = f'unknown option "{name}" of {command}'
+    here = typed_here(name)
+    if here and "--set" in known:
+        return InputError(msg, here)
     if near:
         return InputError(msg + did_you_mean([f"--{each}" for each in near]), hint)
     holders = [other for other, each in commands.items() if name in set(_options(each))]

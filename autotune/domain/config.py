@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.other_words import typed_here
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -296,7 +297,8 @@ def knob(name: str, where: str = "") -> Knob:
     found = KNOBS.get(name)
     if found is None:
         kind = "knob"
-        raise unknown(kind, name, KNOBS, f"knobs: {', '.join(KNOBS)}", where)
+        hint = typed_here(name) or f"knobs: {', '.join(KNOBS)}"
+        raise unknown(kind, name, KNOBS, hint, where)
     return found
 
 

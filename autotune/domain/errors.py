@@ -56,13 +56,20 @@ class Interrupted(AutotuneError):  # noqa: N818 - the name is the condition
 
 
 def close_matches(value: str, known: Iterable[str], count: int = 4) -> list[str]:
-    """Known names nearest to a mistyped one: by spelling, then by containing all its parts."""
+    """Known names nearest to a mistyped one: by spelling, then by containing all its parts.
+
+    Of those that contain it, first those that begin with it (behind the owner of a model), the
+    shortest first.
+    """
     names = sorted(set(known))
     folded = {name.casefold(): name for name in names}
     wanted = value.casefold()
     near = [folded[hit] for hit in difflib.get_close_matches(wanted, folded, n=count, cutoff=0.6)]
     parts = [part for part in wanted.replace("_", "-").replace("/", "-").split("-") if part]
     containing = [name for key, name in folded.items() if parts and all(p in key for p in parts)]
+    containing.sort(
+        key=lambda name: (not name.casefold().rpartition("/")[2].startswith(wanted), len(name))
+    )
     return list(dict.fromkeys(near + containing))[:count]
 
 

@@ -11,6 +11,7 @@ import typer.main
 
 from autotune.cli.application import application, run
 from autotune.cli.typed import with_values
+from autotune.domain.other_words import WORDS
 
 if TYPE_CHECKING:
     Capture = pytest.CaptureFixture[str]
@@ -35,6 +36,10 @@ WRONG: list[tuple[str, str]] = [
     ("tune job.yaml --probes 0", r"--probes '0' must be at least 1"),
     ("tune job.yaml --epochs many", r"--epochs 'many' must be a number"),
     ("tune job.yaml --gpu", r"--gpu needs a value\nhint: --gpu NAME"),
+    ("tune job.yaml --rank 64", r'option "--rank" of autotune tune\nhint: --set method\.rank'),
+    ("tune job.yaml --spot", r'unknown option "--spot" of autotune tune\nhint: `spot: true`'),
+    (f"tune {JOB} --allow 8bit", r'unknown knob "8bit"; --allow optimizer'),
+    (f"tune {JOB} --set spot=true", r"in --set\nhint: `spot: true` beside `gpu:` in a job file"),
     ("tune no-such-file.yaml", r"no-such-file\.yaml"),
     ("plan no-such-file.yaml", r"no-such-file\.yaml does not exist\nhint: a campaign states"),
     ("tune --model Qwen2.5-7B", r"--rows"),
@@ -100,6 +105,12 @@ def test_what_was_typed_cannot_steer_the_terminal(capsys: Capture) -> None:
     assert r"\x1b[31mred" in err
 
 
+def test_a_family_is_answered_with_its_own_models(capsys: Capture) -> None:
+    assert run(["tune", "--model", "Gemma", "--rows", "9", "--gpu", "l4"]) == 2
+    first = capsys.readouterr().err.partition("did you mean ")[2].partition(" or ")[0]
+    assert all(re.match(r"(google/)?gemma-?[0-9]", name) for name in first.split(", ")), first
+
+
 def test_an_empty_command_line_is_answered_with_the_help(capsys: Capture) -> None:
     assert run([]) == 2
     assert "Commands:" in capsys.readouterr().err
@@ -124,3 +135,21 @@ def test_a_word_longer_than_any_path_is_no_command(capsys: Capture) -> None:
     said = capsys.readouterr().err
     assert "unknown command" in said
     assert len(said) < 500
+
+
+@pytest.mark.parametrize("here", sorted(set(WORDS.values())))
+def test_what_is_said_for_a_word_of_another_program_can_be_typed(
+    here: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """But for a spot price, which is a key of the job file."""
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    (tmp_path / "rows.jsonl").write_text('{"text": "one row of some words"}\n' * 64)
+    words = here.replace("NAME", "l40s").replace("FILE", str(tmp_path / "rows.jsonl")).split()
+    if not here.startswith("--"):
+        assert "spot: true" in here
+        return
+    line = ["estimate" if "--set" in here else "tune", "--model", "Qwen2.5-0.5B"]
+    line += [] if "--data" in words else ["--rows", "2000"]
+    line += [] if "--gpu" in words else ["--gpu", "l40s"]
+    line += ["--dry-run"] if line[0] == "tune" else []
+    assert run([*line, "--fidelity", "formula", *words, "-q"]) == 0, capsys.readouterr().err

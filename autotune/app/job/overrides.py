@@ -23,6 +23,7 @@ from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS, SPLIT, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
+from autotune.domain.other_words import typed_here
 from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
@@ -139,6 +140,7 @@ def set_key(values: Values, key: str, value: str) -> None:
         hint = f"knobs: {', '.join(KNOBS)}; keys of the job: {', '.join(settable_keys())}"
         if close_matches(key[:80], known):
             hint = "a knob, such as precision, or a key of the job file, such as train.epochs"
+        hint = typed_here(key) or hint
         if QUALITY_WORDS.get(key):
             hint = f"write {QUALITY_WORDS[key]}={value[:60]}"
         kind = "knob or key"

@@ -1,0 +1,47 @@
+"""What do people type for something that has another name here, and what should they type?"""
+
+from __future__ import annotations
+
+_SPOT = "`spot: true` beside `gpu:` in a job file; `autotune init` writes one"
+# Names in lower case with underscores: options of trainers, and words of their users.
+_HERE = {
+    "--set method.rank=16": ("rank", "r", "lora_rank", "lora_r"),
+    "--set method.alpha=16": ("alpha", "lora_alpha"),
+    "--set micro_batch_size=1": (
+        "batch_size", "micro_batch", "micro_batch_size", "per_device_batch_size",
+        "per_device_train_batch_size", "bs",
+    ),
+    "--set gradient_accumulation_steps=8": (
+        "accumulation", "grad_accum", "gradient_accumulation", "gradient_accumulation_steps",
+    ),
+    "--set train.steps=100": ("steps", "max_steps"),
+    "--set precision=bf16": ("bf16", "precision", "dtype"),
+    "--set activation_checkpointing=full": (
+        "checkpointing", "gradient_checkpointing", "activation_checkpointing",
+    ),
+    "--allow packing --set software.flash_attn=2.8.3": ("pack", "packing", "sample_packing"),
+    "--allow length_grouping": ("group_by_length",),
+    "--allow optimizer": (
+        "8bit", "8bit_adam", "8bit_optimizer", "adamw_8bit", "paged_adamw_8bit", "adam8bit",
+        "optim", "optimizer",
+    ),
+    "--allow offload": ("offload", "cpu_offload"),
+    "--set software.flash_attn=2.8.3": (
+        "flash", "flash_attn", "flash_attention", "flash_attention_2", "fa2",
+    ),
+    "--allow kernels --set software.liger_kernel=0.8.5": ("liger", "liger_kernel", "use_liger"),
+    "--method qlora": ("4bit", "load_in_4bit", "nf4", "quantize", "quantization"),
+    "--method lora --set method.base=int8": ("load_in_8bit", "int8", "lora_int8"),
+    "--gpu 2xNAME": ("num_gpus", "gpus", "n_gpus", "gpu_count"),
+    "--data FILE": ("dataset", "train_file", "data_file", "data_path", "file"),
+    "--max-length 512": (
+        "seq_len", "seq_length", "cutoff_len", "max_seq_length", "sequence_len", "block_size",
+    ),
+    _SPOT: ("spot", "preemptible", "interruptible"),
+}  # fmt: skip
+WORDS = {word: here for here, words in _HERE.items() for word in words}
+
+
+def typed_here(word: str) -> str:
+    """What to type for a word of another program: "--allow packing"; empty where none is known."""
+    return WORDS.get(word.strip("-").casefold().replace("-", "_"), "")
