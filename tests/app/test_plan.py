@@ -251,7 +251,7 @@ def test_a_budget_says_how_likely_the_runs_it_keeps_stay_within_it(
     assert told == pytest.approx(sure, abs=0.01)
     payload = plan_payload(found)
     assert payload["subset"]["probability"] == told
-    assert f"the budget is kept with {chances(told)}." in " ".join(
+    assert f"it is kept with {chances(told)}." in " ".join(
         PLAN_REPORT.text(payload).split()
     )
 
@@ -260,7 +260,7 @@ def test_stated_hours_have_no_range_to_be_sure_of(tmp_path: Path) -> None:
     found = planned(tmp_path, HOURS_ONLY, budget="5h")
     assert found.subset is not None
     assert found.budget_probability is None
-    assert "the budget is kept with" not in PLAN_REPORT.text(plan_payload(found))
+    assert "it is kept with" not in PLAN_REPORT.text(plan_payload(found))
 
 
 ITEMS = st.lists(

@@ -30,6 +30,7 @@ LINES = (
     ("tune", *SEVEN_B, "--gpu", "h100", "--dry-run", "--fidelity", "formula"),
     ("estimate", *SEVEN_B, "--gpu", "4090", "--fidelity", "formula"),
     ("plan", CAMPAIGN, "--gpu", "l4,a100"),
+    ("plan", CAMPAIGN, "--parallel", "4", "--budget", "0.5USD"),
 )
 DAYS = (date(2026, 11, 22), date(2028, 2, 29))
 

@@ -296,31 +296,37 @@ def _run_line(group: list[Payload], letter: str, *, mixed: bool) -> tuple[str, .
     )
 
 
-def subset_section(payload: Payload) -> Section:
-    """What a budget keeps and leaves out."""
+def subset_section(payload: Payload, most: int = 1000) -> Section:
+    """What a budget keeps and leaves out. most: names of runs that are shown of each."""
     subset = payload["subset"]
     if subset is None:
         return Section("Within the budget", ())
     usd = subset["budget_usd"]
     budget = format_usd(usd) if usd is not None else hours(subset["budget_device_s"])
-    text = (
-        f"Of {budget}: {format_count(subset['runs'])} of {payload['total']['runs']} runs, "
-        f"{subset['priority']:g} of {subset['of_priority']:g} of all priority, for "
-        f"{format_usd(subset['cost_usd'])} and {hours(subset['device_s'])} of GPU time."
-    )
+    runs, total = subset["runs"], payload["total"]["runs"]
+    text = f"The budget of {budget} keeps {format_count(runs)} of {total} runs"
+    if (subset["priority"], subset["of_priority"]) != (runs, total):
+        text += f", with {subset['priority']:g} of {subset['of_priority']:g} of all priority,"
+    text += f" for {format_usd(subset['cost_usd'])} and {hours(subset['device_s'])} of GPU time"
     sure = subset["probability"]
-    text += " The choice goes by what runs are expected to take"
-    text += f": the budget is kept with {chances(sure)}." if sure is not None else "."
+    text += ", by what runs are expected to take"
+    text += f"; it is kept with {chances(sure)}." if sure is not None else "."
     if not subset["left_out"]:
         return Section("Within the budget", (Paragraph(f"{text} Everything fits.", "good"),))
-    items = [f"kept: {_counted(subset['kept'])}", f"left out: {_counted(subset['left_out'])}"]
+    items = [
+        f"kept: {_counted(subset['kept'], most)}",
+        f"left out: {_counted(subset['left_out'], most)}",
+    ]
     note = "No other choice of runs is worth more; among equals the cheapest is taken."
     first = Paragraph(text, "strong")
-    return section("Within the budget", first, bullets(items), Paragraph(note, "quiet"))
+    last = [Paragraph(note, "quiet")] if most >= len(subset["left_out"]) else []
+    return section("Within the budget", first, bullets(items), *last)
 
 
-def _counted(runs: dict[str, int]) -> str:
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in runs.items())
+def _counted(runs: dict[str, int], most: int) -> str:
+    named = [f"{count} x {name}" if count > 1 else name for name, count in runs.items()]
+    rest = sum([*runs.values()][most:])
+    return ", ".join(named[:most]) + (f" and {rest} more" if rest else "")
 
 
 def cuts_section(payload: Payload) -> Section:

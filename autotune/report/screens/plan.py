@@ -28,6 +28,7 @@ from autotune.report.screens.screen import (
 
 Payload = dict[str, Any]
 MACHINES, PHASES, CUTS, CONTRADICTIONS = 5, 6, 3, 2
+NAMED = 6  # runs that a budget keeps, and that it leaves out
 
 
 def plan_screen(
@@ -47,8 +48,8 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
         Section("", (*lead.blocks, *decisive_blocks(payload))),
         trimmed(contradictions_of_plan(payload), fewer(CONTRADICTIONS, tight, 4)),
         trimmed(_machines(payload), fewer(MACHINES, tight, 3, 4, 6)),
-        trimmed(_whole_phases(payload), fewer(PHASES, tight, 5, 6, 7, 8)),
-        subset_section(payload),
+        trimmed(_whole_phases(payload), fewer(PHASES, tight, 5, 6, 7, 8, 9)),
+        subset_section(payload, fewer(NAMED, tight, 2, 3, 4)),
         *([trimmed(cuts_section(payload), fewer(CUTS, tight, 3, 5))] if shows(tight, 9) else []),
         grounds_section(None, payload["assumed"], fewer(2, tight, 6, 7)),
         next_section(payload.get("next", [])),
