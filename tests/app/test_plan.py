@@ -251,9 +251,7 @@ def test_a_budget_says_how_likely_the_runs_it_keeps_stay_within_it(
     assert told == pytest.approx(sure, abs=0.01)
     payload = plan_payload(found)
     assert payload["subset"]["probability"] == told
-    assert f"it is kept with {chances(told)}." in " ".join(
-        PLAN_REPORT.text(payload).split()
-    )
+    assert f"it is kept with {chances(told)}." in " ".join(PLAN_REPORT.text(payload).split())
 
 
 def test_stated_hours_have_no_range_to_be_sure_of(tmp_path: Path) -> None:
