@@ -11,7 +11,8 @@ efficiency of their shape, which a device's dense peak turns into seconds.
 
 Efficiencies stay in (0, 1): a step never beats the device's dense peak. GeForce boards run above
 the clock that the peak is stated for; where a product was measured above it, that is the limit.
-Does not cover: bf16 on devices without it (emulated: a fixed share of fp32).
+A dtype that the device has no units for is emulated at one rate for every shape, which is what its
+products were measured at: they are too slow to wait for memory or for a last wave.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ LARGE = 3000  # products with every size above are on the plateau
 # 8.1, V100 10.3 of 15.7, 2080 Ti 7.3 of 13.4 TFLOP/s (zzc0721/torch-performance-test-data).
 EMULATED = 0.28
 SMALL_SIDE_POWER = 0.5  # below the grid, time falls with the square root of n or k: derived
+EMULATED_CURVE = -1  # place of the flat curves of emulated dtypes: behind those of all devices
 HEAD_DIMS = (64, 128, 256)
 UNMEASURED_HEAD_DIM = 0.85  # of the efficiency at dim 128: assumption
 FLAT_ATTENTION = 0.5  # of a processor's matrix-product ceiling: assumption
@@ -171,15 +173,20 @@ def _relative_curves(name: str) -> tuple[Curves, float]:
     return curves, plateau
 
 
+def _flat(share: float) -> Curves:
+    """The same share of the peak for every shape."""
+    gemm = np.full((len(ROWS), len(SIDE), len(SIDE)), share)
+    attention = np.full((len(HEAD_DIMS), len(SEQUENCE), len(HEADS)), share * FLAT_ATTENTION)
+    return Curves(gemm, attention)
+
+
 @lru_cache(maxsize=512)
 def curves_of(device: Device) -> Curves:
     """The device's own measured curves, or its relative's scaled to the device's ceiling."""
     most = HIGHEST * max(device.matmul_ceiling_fraction, 1.0)
     ceiling = min(device.matmul_ceiling_fraction, most)
     if device.is_cpu:
-        gemm = np.full((len(ROWS), len(SIDE), len(SIDE)), ceiling)
-        attention = np.full((len(HEAD_DIMS), len(SEQUENCE), len(HEADS)), ceiling * FLAT_ATTENTION)
-        return Curves(gemm, attention)
+        return _flat(ceiling)
     own = _measured(device.name, device.bf16_flop_per_s)
     if own is not None:
         return own
@@ -214,11 +221,17 @@ def peak_of(columns: Columns) -> FloatArray:
     return np.where(native > 0, native, EMULATED * columns.device("fp32_flop_per_s"))
 
 
+def curve_places(columns: Columns, index: np.ndarray) -> np.ndarray:
+    """[rows] place of a row's curves in an `Efficiency`; index: its device's."""
+    return np.where(columns.peak_flop_per_s() > 0, index, EMULATED_CURVE)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Efficiency:
     """Efficiencies of several devices, looked up for many rows at once.
 
-    Legend: `device` in the look-ups is an index into the devices given to `of`. Shapes: [rows].
+    Legend: `device` in the look-ups is an index into the devices given to `of`, or the place of
+    emulated dtypes (`curve_places`). Shapes: [rows].
     """
 
     gemm_log: FloatArray
@@ -228,11 +241,11 @@ class Efficiency:
     @classmethod
     def of(cls, devices: Sequence[Device]) -> Efficiency:
         """Stack the curves of the devices."""
-        curves = [curves_of(device) for device in devices]
+        curves = [*(curves_of(device) for device in devices), _flat(HIGHEST)]
         return cls(
             np.log(np.stack([c.gemm for c in curves])),
             np.log(np.stack([c.attention for c in curves])),
-            np.asarray([0.0 if device.is_cpu else 1.0 for device in devices]),
+            np.asarray([*(0.0 if device.is_cpu else 1.0 for device in devices), 0.0]),
         )
 
     def gemm(self, device: np.ndarray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:

@@ -23,6 +23,7 @@ from autotune.cost.time import dequantisation, flops, kernels, launch, measured_
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
+    curve_places,
     distinct_devices,
     effective_flop,
     peak_of,
@@ -74,6 +75,7 @@ def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatA
     """
     c = constants()
     devices, index = distinct_devices(columns)
+    index = curve_places(columns, index)
     efficiency = Efficiency.of(devices)
     peak = peak_of(columns)
     tokens = rows * length

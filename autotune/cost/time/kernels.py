@@ -90,9 +90,16 @@ def logits_again(software: Software) -> float:
     return 1.0 if tiled and software.kernels != "unsloth" else 0.0
 
 
-# torch.compile fuses pointwise chains; CUDA graphs also replay the launches.
-COMPILED_ELEMENTWISE = 0.45
-COMPILED_LOSS = 0.6
+# torch.compile makes one kernel of what stands between two products; CUDA graphs also replay the
+# launches. [bytes per element] of a norm with the residual sum before it (both read and written;
+# backward: gradient, input and the sum's gradient in, one gradient out, gradient and input again
+# for the scale), of an activation and of RoPE. How eager code wrote them does not matter. Derived.
+COMPILED_NORM, COMPILED_ROPE = Passes(8, 12), Passes(4, 4)
+COMPILED_GATED, COMPILED_PLAIN = Passes(6, 12), Passes(4, 8)
+# [bytes per logit] 16-bit logits are read for the maximum and for the sum, and again where their
+# gradient is written; no fp32 copy travels. Derived. Of losses with kernels or chunks of their own
+# it leaves this share: assumption.
+COMPILED_LOSS_BYTES, COMPILED_LOSS = 8.0, 0.6
 COMPILED_ADAPTERS = 0.6
 COMPILED_LAUNCHES = {"off": 1.0, "default": 0.4, "reduce-overhead": 0.12, "max-autotune": 0.12}
 DYNAMIC_GRAPH_LAUNCHES = 0.4  # CUDA graphs are not replayed when batches change their length
@@ -160,6 +167,23 @@ def elementwise_bytes(
             + upcast
         ),
     )
+
+
+def compiled_elementwise_bytes(model: Model) -> Passes:
+    """[bytes per token] the same of all layers where torch.compile fuses it."""
+    gated = COMPILED_GATED if model.mlp == "gated" else COMPILED_PLAIN
+    rope = COMPILED_ROPE if model.position == "rope" or model.qk_norm != "none" else Passes(0, 0)
+    norms, width = model.norms_per_layer * model.hidden_size, activated_width(model)
+    turned = model.query_size + model.kv_size
+    ahead, back = (COMPILED_NORM[i] * norms + gated[i] * width + rope[i] * turned for i in range(2))
+    return Passes(model.num_layers * ahead, model.num_layers * back)
+
+
+def compiled_loss(loss: str) -> float:
+    """Share of a loss's eager traffic that is left where torch.compile has the whole model."""
+    if loss in {"chunked", "fused", "liger"}:
+        return COMPILED_LOSS
+    return min(COMPILED_LOSS_BYTES / LOSS_BYTES[loss], 1.0)
 
 
 def activated_width(model: Model) -> float:

@@ -16,6 +16,7 @@ from autotune.cost.time.attention import flash_share, flattened, masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
+    curve_places,
     distinct_devices,
     effective_flop,
     peak_of,
@@ -152,6 +153,7 @@ class StepRows:
     gain: FloatArray  # measured rate of matrix products over the modelled one
     bandwidth: FloatArray
     device: np.ndarray  # index into `devices`
+    curves: np.ndarray  # place of its efficiencies
     devices: list[Device]
 
 
@@ -169,6 +171,7 @@ def _rows(job: Job, columns: Columns) -> StepRows:
         gain=measured_rates.gain(job, columns),
         bandwidth=bandwidth,
         device=index,
+        curves=curve_places(columns, index),
         devices=devices,
     )
 
@@ -235,7 +238,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
 
     Evaluated once per distinct (device, tokens).
     """
-    key, back = np.unique(rows.device * 2.0**32 + rows.tokens, return_inverse=True)
+    key, back = np.unique(rows.curves * 2.0**32 + rows.tokens, return_inverse=True)
     device = (key // 2.0**32).astype(np.intp)
     work = effective_flop(
         job.model,
@@ -284,7 +287,7 @@ def _attention_terms(
     capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
     old = (capability > 0) & (capability < FLASH_CAPABILITY)
     share = efficiency.attention(
-        rows.device, length, sequences * job.model.num_attention_heads, job.model.head_dim
+        rows.curves, length, sequences * job.model.num_attention_heads, job.model.head_dim
     ) * np.where(old, NO_FLASH, flash_share(job, columns, third=third))
     share = share * measured_rates.attention_gain(job, columns, share)
     once = work / (rows.peak * share)
@@ -310,12 +313,14 @@ def _traffic(
     plain = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast)
     own = kernels.elementwise_bytes(model, job.method, fp32_norms=upcast, fused=True)
     with_flash = columns.equals("attention", *FLASH) & kernels.fuses_with_flash(model)
-    layer = np.where(with_flash, own.total(again), plain.total(again)) * np.minimum(
-        fused.elementwise, _compiled(job, graphs, kernels.COMPILED_ELEMENTWISE)
-    )
+    layer = np.where(with_flash, own.total(again), plain.total(again))
+    one_kernel = kernels.compiled_elementwise_bytes(model).total(again)
+    layer *= np.minimum(fused.elementwise, _compiled(job, graphs, one_kernel / layer))
     loss = kernels.LOSS_BYTES[job.software.loss] * model.vocab_size
     loss_bytes = loss * _compiled(
-        job, graphs & columns.equals("compile_scope", "model"), kernels.COMPILED_LOSS
+        job,
+        graphs & columns.equals("compile_scope", "model"),
+        kernels.compiled_loss(job.software.loss),
     )  # block by block, the loss stays eager
     wide = kernels.adapter_bytes(job, fp32=True)
     narrow = kernels.adapter_bytes(job, fp32=False)
