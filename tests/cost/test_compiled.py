@@ -10,6 +10,7 @@ from autotune.catalog.models.hf_config import model_from_config
 from autotune.cost.memory.activations import layer_activations
 from autotune.cost.memory.modelling_code import Mode
 from autotune.cost.time import compute
+from autotune.cost.time.kernels import compiled_elementwise_bytes, compiled_loss, elementwise_bytes
 from autotune.domain.job import Method
 
 torch = pytest.importorskip("torch")
@@ -103,3 +104,22 @@ def test_scores_that_are_one_kernel_between_two_products_travel_less(lab: Any) -
     moved = {name: float(value["bandwidth_s"]) for name, value in found.items()}
     fewer = (moved["compiled"] - moved["compiled sdpa"]) / (moved["eager"] - moved["eager sdpa"])
     assert fewer == pytest.approx(28 / 56, rel=0.01)
+
+
+def test_what_compiling_leaves_does_not_depend_on_how_eager_code_wrote_an_activation() -> None:
+    """GPT-2's gelu is eight kernels in Python; compiled it is one, as another model's is."""
+    new, plain = (
+        model_from_config(described({**GPT2, "activation_function": name}).to_dict(), name, "test")
+        for name in ("gelu_new", "gelu")
+    )
+    left = [compiled_elementwise_bytes(model) for model in (new, plain)]
+    eager = [elementwise_bytes(model, Method("full")).forward for model in (new, plain)]
+    assert left[0] == left[1]
+    assert eager[0] > 3 * eager[1] > 3 * left[1].forward
+
+
+@pytest.mark.parametrize(
+    ("loss", "share"), [("upcast", 8 / 30), ("native", 8 / 19), ("liger", 0.6)]
+)
+def test_a_compiled_loss_reads_sixteen_bit_logits(loss: str, share: float) -> None:
+    assert compiled_loss(loss) == pytest.approx(share)

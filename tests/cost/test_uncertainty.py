@@ -158,6 +158,36 @@ def test_an_assumed_host_widens_what_depends_on_it(lab: Any) -> None:
         assert sds[0] < sds[1], component
 
 
+def test_the_host_of_a_slot_is_anyones_where_a_step_waits_for_it(lab: Any) -> None:
+    """A 270M on an H100 PCIe took 0.36 of what was said, an 8B on an RTX 5090 1.7 times."""
+    short, long = (lab.job(LLAMA, lab.lora(), tokens) for tokens in (32, 4096))
+    waits, runs = (
+        (log_sd(lab, job, "h100-pcie"), log_sd(lab, job, "h200-nvl")) for job in (short, long)
+    )
+    assert min(waits) > max(runs) + 0.05
+    own = replace(find_device("rtx-4090"), form_factor="sxm5")
+    config = lab.config(8)
+    sds = [
+        float(
+            lab.price(compute.COMPONENT, short, replace(lab.offer("rtx-4090"), device=d), config)[
+                "log_sd"
+            ]
+        )
+        for d in (find_device("rtx-4090"), own)
+    ]
+    assert sds[0] ** 2 - sds[1] ** 2 > 0.05
+
+
+def test_int8_may_take_twice_as_long(lab: Any) -> None:
+    slow = [
+        float(lab.price(compute.COMPONENT, lab.job(LLAMA, lab.lora(base=base), 512),
+                        lab.offer("a100"), lab.config(8))["slow_log_sd"])
+        for base in ("nf4", "int8")
+    ]  # fmt: skip
+    assert slow[0] == 0.0
+    assert np.exp(1.2815515655446004 * slow[1]) == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     "knobs",
     [{}, {"activation_checkpointing": "full"}, {"attention": "flash_attention_2"}],

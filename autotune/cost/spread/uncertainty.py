@@ -42,6 +42,13 @@ NO_OPERATOR_TIMES, PROCESSOR = 0.38, 0.60
 # Assumption. Published runs that are in no fit mostly took 1.4 to 2.1 times the model's time on an
 # A10G, A10, T4 and RTX 5090 (docs/accuracy.md, docs/decisions.md).
 NEVER_MEASURED_BOARD = math.log(2.0) / Z90
+# The processor beside a board in a slot is anyone's, from clouds' old Xeons to desktops: seconds to
+# issue a kernel reach a factor 2 each way. Assumption; published runs that wait for it took 0.36
+# (H100 PCIe) to 1.7 times the model's time (RTX 5090), on A100 servers 1.0 to 1.2.
+SLOT_HOST = math.log(2.0) / Z90
+# LLM.int8 reaches a factor 2 on the slow side: runs of four sources in no fit took 0.8 to 2.4 times
+# the model's time, three of them 1.8 and more (A10, RTX 6000 Ada, A100; not an RTX 3090).
+INT8_SLOW = math.log(2.0) / Z90
 # Rows said to come from an L40 lie within 7 % of what an L40S would take, at twice an L40's rate,
 # and their file is called l40_40gb, which neither board is: the label may be wrong.
 LABEL_IN_DOUBT = {"l40": 0.15}
@@ -63,6 +70,10 @@ FP8, FLASH_3 = 0.20, 0.05
 LENGTHS_UNKNOWN = (
     0.45  # every row counts at max_length; instruction data fills a third to all of it
 )
+HOST_CONSTANTS = (
+    "launch_forward_s", "launch_backward_s", "micro_step_overhead_s", "fsdp_unit_s",
+    "zero3_module_s",
+)  # fmt: skip
 TINY = 1e-30  # nothing is divided by less
 PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
 
@@ -102,6 +113,7 @@ def variances(
     }
     found["constants"] = model.spreads.known**2 * parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
+    found["host"] = (slot_host_sd(columns) * hidden_share(terms, model.constants)) ** 2
     found["compile"] = compile_variance(job, columns) + lever_variance(columns)
     found.update(_of_the_job(job, columns))
     return found
@@ -233,7 +245,21 @@ def slow_log_sd(job: Job, columns: Columns) -> FloatArray:
     _, slow = program_variances(model.programs.get(job.software.stack, 0), model.spreads)
     devices, index = distinct_devices(columns)
     boards = np.asarray([board_variance(device, model) for device in devices])[index]
-    return np.sqrt(slow + boards)
+    int8 = job.method.is_lora and job.method.base == "int8"
+    return np.sqrt(slow + boards + int8 * INT8_SLOW**2)
+
+
+def slot_host_sd(columns: Columns) -> FloatArray:
+    """[rows] log spread of the seconds to issue a kernel by the host: 0 where it is known."""
+    return columns.of_device(
+        lambda device: SLOT_HOST if device.form_factor == "pcie" and device.rates is None else 0.0
+    )
+
+
+def hidden_share(terms: StepTerms, c: Constants) -> FloatArray:
+    """[rows] derivative of log(micro-step) by the log of the host's seconds."""
+    gradient = log_gradient(terms, c)
+    return sum(gradient[name] for name in HOST_CONSTANTS)  # type: ignore[return-value]
 
 
 def sd_of_device(device: Device, model: Fitted) -> float:

@@ -317,18 +317,12 @@ def _traffic(
     one_kernel = kernels.compiled_elementwise_bytes(model).total(again)
     layer *= np.minimum(fused.elementwise, _compiled(job, graphs, one_kernel / layer))
     loss = kernels.LOSS_BYTES[job.software.loss] * model.vocab_size
-    loss_bytes = loss * _compiled(
-        job,
-        graphs & columns.equals("compile_scope", "model"),
-        kernels.compiled_loss(job.software.loss),
-    )  # block by block, the loss stays eager
+    whole = graphs & columns.equals("compile_scope", "model")  # by block, the loss stays eager
+    loss_bytes = loss * _compiled(job, whole, kernels.compiled_loss(job.software.loss))
     wide = kernels.adapter_bytes(job, fp32=True)
     narrow = kernels.adapter_bytes(job, fp32=False)
-    adapters = np.where(
-        fp32,
-        wide.total(again),
-        narrow.total(again),
-    ) * np.minimum(fused.adapters, _compiled(job, graphs, kernels.COMPILED_ADAPTERS))
+    adapters = np.where(fp32, wide.total(again), narrow.total(again))
+    adapters *= np.minimum(fused.adapters, _compiled(job, graphs, kernels.COMPILED_ADAPTERS))
     int8 = dequantisation.int8_bytes(job) * (1.0 + again)
     casts = np.where(
         fp32,
