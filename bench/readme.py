@@ -22,6 +22,15 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / page for page in ("README.md", "docs/cases.md", "docs/accuracy.md"))
 COLUMNS = "110"
 STAMPED = "runs/20261122-120000-"
+# The command line, with prices as old as on the day of `bench.pins`, so that a day alone makes no
+# part stale.
+ON_THAT_DAY = """
+from datetime import date
+from autotune.catalog.prices import prices
+from autotune.cli import main
+prices.today = lambda: date(2026, 11, 22)
+main()
+"""
 PARTS: dict[str, list[str]] = {
     "oneline": [
         "tune", "--model", "Qwen2.5-7B", "--method", "lora", "--rows", "50000",
@@ -68,16 +77,15 @@ def output_of(*arguments: str) -> str:
             "AUTOTUNE_HOME": str(Path(folder) / "home"),
         }  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-m", "autotune", *arguments],
+            [sys.executable, "-c", ON_THAT_DAY, *arguments],
             cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         text = (done.stdout or done.stderr).replace(str(Path(folder) / "runs"), "runs")
     if done.returncode == 1:  # a bug's; what the user states wrongly has codes of its own
         msg = f"autotune {' '.join(arguments)}: {done.stderr.strip()}"
         raise RuntimeError(msg)
-    # So that a day alone makes no part stale.
     text = re.sub(r",\s+(an?\s+(marketplace\s+)?price\s+from\s+)?\d+\s+days\s+ago", "", text)
-    text = re.sub(r"runs/\d{8}-\d{6}-", STAMPED, text)  # nor the second of a run
+    text = re.sub(r"runs/\d{8}-\d{6}-", STAMPED, text)  # nor does the second of a run
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
