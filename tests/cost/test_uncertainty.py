@@ -106,6 +106,27 @@ def test_a_loop_that_nobody_measured_is_less_sure_on_the_slow_side_and_says_so(l
     )
 
 
+def test_several_gpus_are_less_sure_on_the_slow_side_until_such_runs_were_measured(
+    lab: Any,
+) -> None:
+    job = lab.job(LLAMA, lab.lora(), 1024)
+    own = replace(job, software=find_software({"trainer": "own"}))
+    taught = Calibration({"compute": 1.2}, {"compute": 0.05})
+
+    def ends(each: Any, count: int, **learned: Any) -> tuple[float, float]:
+        config = lab.config(8, sharding="none" if count == 1 else "ddp")
+        offers = Candidates.of([(lab.offer("a100", count), config)])
+        duration = CostModel(each, **learned).price(offers).estimate(0).duration_s
+        return duration.p50 / duration.p10, duration.p90 / duration.p50
+
+    fast, slow = ends(job, 4)
+    assert slow > 1.2 * fast
+    assert ends(job, 1)[0] == pytest.approx(ends(job, 1)[1])  # one GPU: both sides alike
+    assert ends(own, 4)[1] == pytest.approx(ends(own, 1)[1], rel=0.1)  # a new loop has it already
+    early, late = ends(job, 4, calibration=taught)
+    assert early == pytest.approx(late)
+
+
 def test_memory_under_a_loop_that_nobody_measured_is_less_sure(lab: Any) -> None:
     job = lab.job(LLAMA, lab.lora(), 1024)
     own = replace(job, software=find_software({"trainer": "own"}))

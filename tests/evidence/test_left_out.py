@@ -141,16 +141,19 @@ def test_a_program_is_predicted_by_a_fit_that_has_none_of_it_and_every_release_c
     assert len(found.cases) == len(peft)
 
 
-def test_a_new_program_and_a_new_board_in_a_slot_reach_further_on_the_slow_side() -> None:
+def test_a_new_program_a_board_in_a_slot_and_several_gpus_reach_further_on_the_slow_side() -> None:
     own = sources()
     found = replace(fit_spreads(own), program_fast=0.2, program_slow=0.5)
     new, board = own.programs == 0, own.slow_variance > 0
-    for kind in (new, board):
+    several = np.asarray([case.offer.count > 1 for case in own.steps.cases])
+    for kind in (new, board, several):
         assert kind.any()
         assert not kind.all()
     fast, slow = own.log_sd(found), own.slow_log_sd(found)
-    assert (slow[new | board] > fast[new | board]).all()
-    assert slow[~(new | board)] == pytest.approx(fast[~(new | board)])
+    further = new | board | several
+    assert (slow[further] > fast[further]).all()
+    assert not further.all()
+    assert slow[~further] == pytest.approx(fast[~further])
 
 
 def test_what_one_source_leaves_open_of_its_program_shrinks_with_further_sources() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.cost.bill import duration_log_sd
+from autotune.cost.bill import slow_log_sd
 from autotune.cost.model import CostModel
 from autotune.domain.answer.limits import misses, odds, standard
 from autotune.domain.candidates import OFFER
@@ -43,7 +43,7 @@ def limits(**fields: Any) -> Limits:
 
 def held_s(bill: Bill, confidence: float) -> Any:
     """[n] what each candidate's duration stays within with that probability."""
-    spread = duration_log_sd(bill, np.arange(len(bill)))
+    spread = slow_log_sd(bill, np.arange(len(bill)))
     return bill.duration_s * np.exp(standard(confidence) * spread) * bill.unmeasured_gain
 
 

@@ -30,6 +30,7 @@ from autotune.cost.spread.uncertainty import (
     parameter_variance,
     program_variances,
     sd_of_device,
+    slow_source_variance,
 )
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import SMALLEST, left_out_key, source_of, student_90
@@ -110,7 +111,9 @@ class LeftOut:
 
     def slow_log_sd(self, spreads: Spreads) -> FloatArray:
         """[n] the same on the side of slower runs."""
-        slow = self.slow_variance + self._of_programs(spreads)[:, 1]
+        counts = np.asarray([float(case.offer.count) for case in self.steps.cases])
+        programs = self._of_programs(spreads)[:, 1]
+        slow = self.slow_variance + slow_source_variance(counts, programs, spreads.source)
         total: FloatArray = np.hypot(self.log_sd(spreads), np.sqrt(slow))
         return total
 
