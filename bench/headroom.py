@@ -21,7 +21,9 @@ import math
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from autotune.cost.constants import BETWEEN_SHARDS
 from autotune.cost.model import CostModel
+from autotune.domain.config import SHARDED
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import predict, residuals, with_memory
 from autotune.evidence.cases import left_out_key, memory_cases
@@ -62,7 +64,7 @@ def curve(runs: Judged) -> list[dict[str, Any]]:
             usable = found.usable_bytes - share * case.offer.device.memory_driver_bytes
             room = found.memory["total"] <= usable and not found.certain_oom
             offered = room and found.fits_probability >= FEASIBLE_PROBABILITY
-            expected += _chance(found, usable) if case.oom else 0.0
+            expected += _chance(case, found, usable) if case.oom else 0.0
             fits_by_bytes += bool(case.oom) and room
             fits += bool(case.oom) and offered
             refused_by_bytes += not case.oom and not room
@@ -78,9 +80,16 @@ def curve(runs: Judged) -> list[dict[str, Any]]:
     return rows
 
 
-def _chance(found: Prediction, usable_bytes: float) -> float:
-    """That the predicted need, off by its spread, is at most this."""
-    spread = max(math.hypot(found.memory_log_sd, found.slack_log_sd), 1e-6)
+def _chance(case: MeasuredCase, found: Prediction, usable_bytes: float) -> float:
+    """That the predicted need, off by its spread, is at most this.
+
+    The prediction has seen other runs of the source, so what another source's run on shards may
+    lie beside it is no part of the spread here.
+    """
+    shards = case.offer.count > 1 and case.config.sharding in SHARDED
+    another = BETWEEN_SHARDS if shards and not case.job.software.own_model else 0.0
+    own = math.sqrt(max(found.memory_log_sd**2 - another**2, 0.0))
+    spread = max(math.hypot(own, found.slack_log_sd), 1e-6)
     return NormalDist().cdf(math.log(usable_bytes / found.memory["total"]) / spread)
 
 
