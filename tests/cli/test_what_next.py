@@ -89,7 +89,7 @@ def test_a_few_machines_are_all_named(capsys: Capture) -> None:
         assert f"1x {row['device']}" in shown
 
 
-@pytest.mark.parametrize("limit", ["--deadline 4h", "--budget 1USD"])
+@pytest.mark.parametrize("limit", ["--deadline 5h", "--budget 1USD"])
 def test_a_missed_limit_names_the_machines_that_would_keep_it(limit: str, capsys: Capture) -> None:
     line = f"tune --model Qwen2.5-7B --rows 1M --max-length 512 --gpu h100 --dry-run {limit}"
     assert run(typed(line, *FORMULA, "--format", "json")) == 4

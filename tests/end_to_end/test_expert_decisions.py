@@ -61,7 +61,8 @@ def test_zero_2_of_a_whole_model_holds_the_fp32_masters_that_its_config_asks_for
                                 activation_checkpointing="full"))  # fmt: skip
     held = found["row"]["memory_bytes"]
     assert held["optimizer"] + held["weights"] + held["gradients"] > (2 + 12 / 2) * PARAMETERS
-    assert (code, found["row"]["verdict"]) == (3, "certain_oom") or held["total"] < held["usable"]
+    hopeless = code == 3 and found["row"]["fits_probability"] < 0.05
+    assert hopeless or held["total"] < held["usable"]
     _, found = ask(*estimate("full", 2048, "h100-sxm:4", sharding="zero2", micro_batch_size=1,
                              activation_checkpointing="full"))  # fmt: skip
     assert found["row"]["memory_bytes"]["optimizer"] >= 12 / 4 * PARAMETERS * 0.99
