@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import BRIEF
 
+from autotune.app.hardware.measuring import too_doubtful
 from autotune.app.hardware.this_machine import MOST_LOG_SD, with_facts
 from autotune.app.job.load import load_job
 from autotune.catalog.devices import cpu_device
@@ -93,8 +94,7 @@ def test_measured_facts_bring_the_tiny_job_s_step_within_its_own_interval(tmp_pa
     assert done.seconds > 0
     remember(cpu(), done.found)
     after = tiny()
-    if any(fact.log_sd >= MOST_LOG_SD for fact in done.found.facts if fact.name != "disk_write"):
-        assert done.disturbed
+    if set(too_doubtful(done)) - {"disk_write"}:  # a host may share its cores without a trace here
         return
     assert step(after)[1] < step(before)[1]
     effort = Effort(**BRIEF, longest=1, most=8, measured=6, least=3, seconds=4.0, patience_s=4.0,
