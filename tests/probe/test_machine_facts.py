@@ -13,7 +13,7 @@ import pytest
 from builders import BRIEF
 
 from autotune.app.hardware.measuring import too_doubtful
-from autotune.app.hardware.this_machine import MOST_LOG_SD, with_facts
+from autotune.app.hardware.this_machine import with_facts
 from autotune.app.job.load import load_job
 from autotune.catalog.devices import cpu_device
 from autotune.cli.application import run
