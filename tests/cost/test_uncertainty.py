@@ -15,8 +15,9 @@ from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, constants, fitted
 from autotune.cost.memory import component as memory
 from autotune.cost.model import CostModel
+from autotune.cost.spread.gradient import log_gradient, parameter_variance
 from autotune.cost.spread.memory import OTHER_LOOP
-from autotune.cost.spread.uncertainty import COMPILED, log_gradient, parameter_variance
+from autotune.cost.spread.uncertainty import COMPILED
 from autotune.cost.spread.variance import (
     narrowest_input,
     narrowings,

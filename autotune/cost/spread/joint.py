@@ -24,7 +24,8 @@ import numpy as np
 from autotune.cost.bill import component_seconds, duration_log_sd
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import fitted
-from autotune.cost.spread.uncertainty import log_gradient, variances
+from autotune.cost.spread.gradient import log_gradient
+from autotune.cost.spread.uncertainty import variances
 from autotune.cost.time import compute
 from autotune.cost.time.step_terms import step_terms
 from autotune.frozen import dataclass

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.constants import Fitted, Spreads
+from autotune.cost.spread.gradient import parameter_variance
 from autotune.cost.spread.uncertainty import (
     OTHER_KERNELS,
     board_variance,
     issuing_share,
-    parameter_variance,
     program_variances,
     sd_of_device,
     slow_source_variance,
