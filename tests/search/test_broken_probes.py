@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import optuna
 import pytest
 
@@ -23,13 +25,19 @@ def asked(machine: Machine, study: optuna.Study) -> optuna.Trial:
     return study.ask(space)
 
 
-def test_after_two_that_broke_the_next_differs_in_all_that_they_share(machine: Machine) -> None:
-    study = optuna.create_study()
+def two_broken(machine: Machine, study: optuna.Study) -> list[dict[str, Any]]:
+    """The settings of two trials that were asked for and failed."""
     broken = []
     for _ in range(2):
         trial = asked(machine, study)
         broken.append(trial.params)
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    return broken
+
+
+def test_after_two_that_broke_the_next_differs_in_all_that_they_share(machine: Machine) -> None:
+    study = optuna.create_study()
+    broken = two_broken(machine, study)
     order = list(zip(range(2), machine.order(), strict=False))
     assert broken == [machine.params(index) for _, index in order], "one may break by chance"
     trial = asked(machine, study)
@@ -44,11 +52,7 @@ def test_after_two_that_broke_the_next_differs_in_all_that_they_share(machine: M
 
 def test_once_something_ran_what_broke_may_be_tried_in_part_again(machine: Machine) -> None:
     study = optuna.create_study()
-    broken = []
-    for _ in range(2):
-        trial = asked(machine, study)
-        broken.append(trial.params)
-        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    broken = two_broken(machine, study)
     trial = asked(machine, study)
     index = machine.find(trial.params)
     assert index is not None
