@@ -6,9 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from simulatedmachine import TINY, Machine, bill_of, search, step_of
+from simulatedmachine import TINY, Machine, bill_of, options_of, search, step_of
 
 from autotune.app.job.load import load_job
+from autotune.app.tune.tune import Options, tune
+from autotune.app.whatif.explain import BROKE
 from autotune.catalog.files import home_dir
 from autotune.domain.errors import NoLocalDevice
 from autotune.probe.record import PROBES_FILE, read_records
@@ -51,6 +53,19 @@ def test_what_the_model_likes_best_may_be_what_breaks_and_only_that_is_left_out(
             if (config := bill.candidates.config(i).as_dict())[knob] != value]  # fmt: skip
     pick = bill.candidates.config(found.explored.pick).as_dict()
     assert step_of(pick) <= 1.02 * min(map(step_of, runs))
+
+
+def test_what_broke_here_is_not_offered_beside_the_pick(job: Job, tmp_path: Path) -> None:
+    machine = Machine(status=lambda c, _: "crash" if c["precision"] == "fp32" else "ok")
+    probing = options_of(machine, probes=8)
+    answer = tune(job, Options(score="probe", run_dir=tmp_path / "run", probing=probing))
+    assert answer.best is not None
+    assert any(run.status == "crash" for run in answer.probed)
+    assert answer.best.config.precision == "bf16"
+    assert answer.reasons["precision"] == BROKE
+    assert answer.reasons["attention"].startswith("best run with")
+    offered = {each.config["precision"] for each in answer.sensitivities if each.config}
+    assert offered == {"bf16"}
 
 
 def test_where_everything_breaks_three_are_tried_that_have_little_in_common(

@@ -68,6 +68,24 @@ def test_a_storage_refused_on_resume_keeps_the_trials(tmp_path: Path) -> None:
     assert (run_dir / "trials.jsonl").read_text() == before
 
 
+def test_only_a_run_with_trials_is_told_that_none_of_them_is_lost(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    job, url = load_job(stated(tmp_path)), "redis://127.0.0.1:9/0"
+
+    def hint(**changes: Any) -> str:
+        options = Options(run_dir=tmp_path / "run", fidelity="formula", trials=3, **changes)
+        with pytest.raises(InputError, match="cannot be opened") as caught:
+            tune(job, options)
+        return str(caught.value.hint)
+
+    new = hint(storage=url)
+    assert new == "start the server, or correct the host and the port in the URL"
+    tune(job, Options(run_dir=tmp_path / "run", fidelity="formula", trials=3))
+    assert hint(storage=url, resume=True) == (
+        f"{new}; every finished trial is on the disk; nothing was lost"
+    )
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "a/" + "y" * 300])
 def test_a_folder_name_that_is_too_long_is_refused(tmp_path: Path, name: str) -> None:
     message = refused(tmp_path, Options(run_dir=tmp_path / name, fidelity="formula"))

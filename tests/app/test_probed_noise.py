@@ -211,7 +211,7 @@ def test_repeats_of_a_configuration_are_compared_and_said(
     assert len(told) == 1
     assert "32 ms" in told[0]
     assert "46 ms" in told[0]
-    assert "1.4 times apart" in told[0]
+    assert "it leads by the quickest: by the slowest it would take" in told[0]
 
 
 def test_runs_that_nothing_betrays_are_found_out_by_running_again(
@@ -314,3 +314,23 @@ def test_while_a_probe_runs_its_phase_and_how_long_yet_are_said() -> None:
         "probe 3 of 8: measuring, step 12 of 26 | 12 s, 2 s more | 3.8 min left at most",
         f"probe 3 of 8, run 2: saving | 20 s, longer than expected | 3.0 min left at most | {BUSY}",
     ]
+
+
+def test_a_pick_whose_own_probes_contradict_each_other_says_why_it_leads(
+    job: Job, tmp_path: Path
+) -> None:
+    def twofold(_config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
+        """The first run of each takes one and a half times as long, and nothing betrays it."""
+        return (1.5 if nth == 0 else 1.0), []
+
+    def said(noise: Any, name: str) -> list[float]:
+        probing = options_of(Noisy(tmp_path / name, noise), probes=4)
+        answer = tune(job, Options(score="probe", run_dir=tmp_path / name, probing=probing))
+        payload = recommendation_payload(answer)
+        text = " ".join(recommendation_screen(payload, width=100).split())
+        found = re.findall(r"Undisturbed probes of the pick read (.+?) a step, and it leads", text)
+        return [float(value) for each in found for value in re.findall(r"[\d.]+", each)]
+
+    assert said(calm, "calm") == []
+    quick, slow = said(twofold, "twofold")
+    assert slow / quick == pytest.approx(1.5, rel=0.01)

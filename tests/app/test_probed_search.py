@@ -137,6 +137,40 @@ def test_resuming_a_finished_search_runs_nothing(job: Job, bill: Bill, tmp_path:
     assert again.stopped_because == first.stopped_because
 
 
+@pytest.mark.parametrize("limit", [{"probes": 3}, {"budget_s": 27.0}])
+def test_a_search_that_a_limit_ended_goes_on_under_a_wider_one_as_if_it_had_been_that_wide(
+    job: Job, bill: Bill, tmp_path: Path, limit: dict[str, Any]
+) -> None:
+    wide = {name: 2 * value for name, value in limit.items()}
+    search(job, bill, Machine(), tmp_path, **limit)
+    assert len(sequence(tmp_path)) >= 4, "the pick was confirmed"
+    machine = Machine()
+    search(job, bill, machine, tmp_path, resume=True, **limit)
+    assert machine.count == 0, "the limit is as it was"
+    found = search(job, bill, machine, tmp_path, resume=True, **wide)
+    searched = [record.key for record in found.records if record.role == "search"]
+    search(job, bill, Machine(), tmp_path / "straight", **wide)
+    straight = [key for key, role in sequence(tmp_path / "straight") if role == "search"]
+    assert len(searched) > 3
+    assert searched == straight[: len(searched)]
+    machine = Machine()
+    search(job, bill, machine, tmp_path, resume=True, **limit)
+    assert machine.count == 0, "a narrower one stops nothing that was run"
+
+
+def test_a_run_of_which_another_was_interrupted_is_counted_as_the_first(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    stopping = Machine(status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
+    with pytest.raises(Interrupted, match="2 finished probes are kept"):
+        search(job, bill, stopping, tmp_path)
+    lines: list[str] = []
+    prober = Prober(job, bill, devices.cpu(), options_of(Machine()), "cost", tmp_path, lines.append)
+    at = next(i for i in range(len(bill)) if prober.key_of(i) == sequence(tmp_path)[-1][0])
+    prober.measure(at)
+    assert lines[-1].startswith("probe 2 of 12 | "), lines
+
+
 def test_no_more_is_probed_than_allowed(job: Job, bill: Bill, tmp_path: Path) -> None:
     found = search(job, bill, Machine(), tmp_path, probes=3)
     assert sum(r.role == "search" for r in found.records) == 3

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,3 +261,30 @@ def test_a_moved_folder_resumes_and_its_space_file_counts_by_what_it_holds(
     (tmp_path / "moved" / "space.yaml").write_text("knobs: {num_dataloader_workers: [0, 2]}\n")
     with pytest.raises(InputError, match="holds another job"):
         tune(job, Options(run_dir=Path("moved/run"), resume=True, **options))
+
+
+def test_a_run_goes_on_with_its_own_sampler_and_seed_unless_others_are_stated(
+    job: Job, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    nobody_stated = frozenset({"sampler", "seed"})
+    asked = replace(LITTLE, run_dir=folder, trials=4)
+
+    def proposed(run_dir: Path) -> list[dict[str, Any]]:
+        lines = (run_dir / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line)["params"] for line in lines]
+
+    def gone_on(**changes: Any) -> tuple[str, ...]:
+        return tune(job, replace(asked, resume=True, trials=8, **changes)).warnings
+
+    tune(job, replace(asked, sampler="random", seed=7))
+    assert not any("from here on" in note for note in gone_on(usual=nobody_stated))
+    whole = replace(LITTLE, run_dir=tmp_path / "whole", trials=8, sampler="random", seed=7)
+    tune(job, whole)
+    assert proposed(folder) == proposed(tmp_path / "whole")
+    said = gone_on(sampler="tpe", usual=frozenset({"seed"}))
+    assert "--sampler tpe from here on; before it was random" in said
+    assert load_record(folder).proposed_by == {"sampler": "tpe", "seed": 7}
+    gone_on()
+    assert load_record(folder).proposed_by == {"sampler": "calibrated", "seed": 0}
+    assert "proposed_by" not in json.loads((folder / "job.json").read_text(encoding="utf-8"))

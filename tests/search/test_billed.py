@@ -179,6 +179,7 @@ class Meter:
 
     def __init__(self, priced: BilledCandidates, limit: float) -> None:
         self.priced, self.limit, self.spent = priced, limit, 0.0
+        self.allowed = {"seconds": limit}
 
     def measure(self, index: int) -> Scored:
         self.spent += 1.0

@@ -187,6 +187,12 @@ def check_ending(record: ProbeRecord, finished: int) -> None:
         raise InputError(why, "no configuration could train on that row")
 
 
+def keys_searched(records: Iterable[ProbeRecord]) -> list[str]:
+    """Of the configurations that a search has probed, in the order of their first probe."""
+    found = (r.key for r in records if r.role == "search" and r.status != INTERRUPTED)
+    return list(dict.fromkeys(found))
+
+
 def looks_of(records: Sequence[ProbeRecord]) -> tuple[int, int]:
     """How often steps were looked at, and how often they were odd and nothing said why.
 

@@ -87,6 +87,11 @@ class ProbeOptions:
         return DEFAULT_BUDGET_S if self.budget_s is None else self.budget_s
 
     @property
+    def allowed(self) -> dict[str, float]:
+        """Configurations, and [s] of probing, as a search that they ended records them."""
+        return {"probes": float(self.most), "seconds": self.seconds}
+
+    @property
     def limits(self) -> dict[str, float]:
         """What was stated of how much may be probed, as a run folder keeps it."""
         stated = {"probes": self.probes, "budget_s": self.budget_s}

@@ -23,6 +23,7 @@ from autotune.app.probing.figures import (
     figures_of,
     in_vain,
     is_measurement,
+    keys_searched,
     late,
     looks_of,
     merged,
@@ -40,6 +41,7 @@ from autotune.app.probing.plan import (
     plan_probe,
     without_checkpoint,
 )
+from autotune.app.runs.folder import ANSWER_FILE
 from autotune.catalog.files import home_dir
 from autotune.domain.candidates import OFFER
 from autotune.domain.units import HOUR_S, format_seconds
@@ -77,18 +79,19 @@ class Prober:
     ) -> None:  # fmt: skip
         """folder: the run's own; its probes.jsonl is the record."""
         self.job, self.bill, self.options, self.announce = job, bill, options, announce
-        self.score = score_name(bill, objective)
+        self.score, self.allowed = score_name(bill, objective), options.allowed  # as a Measurer
         shared = home_dir() / PROBES_FILE if options.reuse else None
         self.fingerprint = devices.fingerprint(local)
         self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
         place = Place(local, folder / PROBING_FOLDER, options.timeout_s, logs=folder / LOGS_FOLDER,
                       meeting=options.meeting)  # fmt: skip
-        if options.worker is not None:
-            place = replace(place, worker=options.worker)
+        place = replace(place, worker=options.worker or place.worker)
         self.runner = (options.runner or Session)(place)
         self.unsupported = Unsupported(self.memo.records)
         self.rows: dict[int, MeasuredRow] = {}
         self.broken_in_a_row = 0
+        # Of an answer that is there: the machine may be quieter now than it was for that.
+        self._before = len(self.own) if (folder / ANSWER_FILE).exists() else 0
         self.leads = False  # over workers: what they measured is told, and kept in this record
         self._made: list[ProbeRecord] = []
         self._pending: tuple[int, float] = (0, 0.0)  # at peers: configurations and seconds
@@ -117,7 +120,7 @@ class Prober:
     @property
     def searched(self) -> int:
         """Configurations that this run has probed."""
-        return len({r.key for r in self.own if r.role == "search" and r.status != INTERRUPTED})
+        return len(keys_searched(self.own))
 
     def measure(self, index: int) -> Scored:
         """Run a candidate, or answer from earlier runs. Raises StopSearch and Interrupted."""
@@ -180,10 +183,8 @@ class Prober:
         """Why no further configuration may be probed; empty while one may."""
         if self.searched + self._pending[0] >= self.options.most:
             return f"{self.options.most} configurations were probed, as many as allowed"
-        if in_vain(self.own, HOPELESS):
-            return (
-                f"other programs disturbed the last {HOPELESS} probes: more probes would not help"
-            )
+        if in_vain(self.own[self._before :], HOPELESS):
+            return f"other programs disturbed the last {HOPELESS} probes: more would not help"
         return ""
 
     def _believable(
@@ -201,7 +202,11 @@ class Prober:
             if not record.ok or not ran:
                 return record
             why = "" if runs[-1].fits is None else doubted(ran, others)
-            if not why or (ran[-1].disturbed and in_vain(self.own)) or not self._affords(plan):
+            if (
+                not why
+                or (ran[-1].disturbed and in_vain(self.own[self._before :]))
+                or not self._affords(plan)
+            ):
                 return merged(ran)
             with contextlib.suppress(StopSearch):
                 again("repeat", why)
@@ -246,8 +251,10 @@ class Prober:
         done: how often the search has heard of that. One more that was recorded, and of which a
         killed search never heard, is the answer.
         """
-        predicted = self.bill.estimate(index)
-        ran = self.rows.get(index)  # whether the device can hold it, by what was measured of it
+        predicted, ran = (
+            self.bill.estimate(index),
+            self.rows.get(index),
+        )  # whether the device can hold it, by what was measured of it
         fits = ran is not None and ran.row.memory_bytes.total <= self._limit(ran.row)
         plan = self._plan(predicted, full=fits, known_to_fit=fits)
         known = [record for record in self.known(plan.key) if record.role == "confirm"]
@@ -382,18 +389,17 @@ class Prober:
 
     def _number(self, key: str) -> int:
         """Which of the configurations that may be probed this one is."""
-        keys = dict.fromkeys(r.key for r in self.own if r.role == "search")
-        return list(keys).index(key) + 1 if key in keys else len(keys) + 1
+        keys = keys_searched(self.own)
+        return keys.index(key) + 1 if key in keys else len(keys) + 1
 
     def _tell(self, index: int, record: ProbeRecord, predicted: Estimated) -> None:
         """One line of a finished probe, and of the best that is known with it."""
         self._refresh(index)
-        ranked = self.ranked()
         left_s = max(self.options.seconds - self.spent_s, 0.0)
-        best = ranked[0].row if ranked else None
-        runs = 1 + [id(r) for r in self.memo.of_this_run(record.key)].index(id(record))
+        best = next((ranked.row for ranked in self.ranked()), None)
         name = "probe of an earlier study"
         if not record.reused:
-            name = self.progress.name(self._number(record.key), runs)
-        line = probe_line(name, record, predicted, best, left_s, offer=self.offers > 1)
-        self.announce(line)
+            run = next((n for n, r in enumerate(self.known(record.key), 1) if r is record), 1)
+            name = self.progress.name(self._number(record.key), run)
+        offer = self.offers > 1
+        self.announce(probe_line(name, record, predicted, best, left_s, offer=offer))

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.probing.figures import is_measurement, repeats_said, run_of
+from autotune.app.probing.figures import (
+    accumulation_of,
+    believed_of,
+    is_measurement,
+    repeats_said,
+    run_of,
+)
 from autotune.app.probing.plan import depths_of, plan_probe
 from autotune.app.probing.probe import Prober
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.domain.errors import NoLocalDevice
-from autotune.domain.units import format_bytes
+from autotune.domain.units import format_bytes, format_seconds
 from autotune.frozen import dataclass, identity
 from autotune.probe.outcomes import hint_for
 from autotune.probe.record import PROBES_FILE, SharedProbeLog
@@ -37,7 +43,7 @@ from autotune.search.posterior.stopping import ProbeBudget, check_budget, descri
 from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from autotune.app.probing.measured_bill import MeasuredRow
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
     from autotune.probe.device import LocalDevice
+    from autotune.probe.memo import Unsupported
     from autotune.probe.record import ProbeRecord
     from autotune.search.measured.study import MeasuredExploration
     from autotune.search.posterior.repeats import Run
@@ -64,6 +71,7 @@ class Probed:
     stopped_because: str
     notes: tuple[str, ...]
     noise: NoiseSeen
+    unsupported: Unsupported
 
 
 def check_affordable(job: Job, bill: Bill, options: ProbeOptions, objective: Objective) -> None:
@@ -89,12 +97,15 @@ def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
     tell_held(prober, local)
     key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
     prior = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
+    known = len(prober.memo.records)
     with closing(prober):
         explored = explore_measured(
             bill, prober, objective=objective, sampler=sampler, trials=len(bill), seed=seed,
             run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key,
             resume=resume, prior=prior.observed,
         )  # fmt: skip
+    if resume and len(prober.memo.records) == known:
+        announce(f"nothing more was probed: {explored.stopped_because}")
     return probed_of(prober, explored, key, prior, begun)
 
 
@@ -109,18 +120,41 @@ def probed_of(
     mixed = prober.memo.foreign  # of two devices: later searches on this one must not learn it
     late = learn_from(explored, key, probes if ended else 0) if options.reuse and not mixed else []
     noise = noise_of_search(prober, explored)
+    measured = [r for r in prober.own if r.ok and is_measurement(r)]
+    ranked = prober.ranked(explored.pick)
+    leads = why_it_leads(ranked, measured)
+    others = [r for r in measured if not leads or r.key != ranked[0].record.key]
     notes = (
-        *notes_of_noise(noise, prober.own),
-        *repeats_said([r for r in prober.own if r.ok and is_measurement(r)]),
+        *notes_of_noise(noise, prober.own), *leads, *repeats_said(others),
         *prior.warnings, *saving_note(prior, probes, ended=ended), *notes_of(prober, explored.pick),
         *_front_note(explored), *unproven_levels(bill, prober.rows, explored.pick), *late,
     )  # fmt: skip
     return Probed(
-        bill=bill, explored=explored, rows=tuple(prober.ranked(explored.pick)),
+        bill=bill, explored=explored, rows=tuple(ranked),
         records=tuple(prober.memo.records), ties=explored.ties,
         wall_s=time.perf_counter() - begun, stopped_because=_why(prober, explored), notes=notes,
-        noise=noise,
+        noise=noise, unsupported=prober.unsupported,
     )  # fmt: skip
+
+
+def why_it_leads(ranked: Sequence[MeasuredRow], records: Sequence[ProbeRecord]) -> list[str]:
+    """Why the first leads although its own undisturbed probes contradict each other."""
+    calm = [r for r in records if ranked and r.key == ranked[0].record.key and not r.disturbed]
+    kept = believed_of(calm) if calm else []
+    if len(kept) == len(calm):
+        return []
+    steps = sorted(record.step_s(accumulation_of(record)) for record in calm)
+    row, rivals = ranked[0].row, [item.row.duration_s.p50 for item in ranked[1:]]
+    slowest_s = row.duration_s.p50 + (steps[-1] - row.step_time_s) * row.steps
+    said = f"by the slowest it would take {format_seconds(slowest_s)}"
+    if rivals:
+        then = "still lead" if slowest_s <= min(rivals) else "not lead"
+        said += f" and {then} (next: {format_seconds(min(rivals))})"
+    read = ", ".join(map(format_seconds, steps))
+    text = (
+        f"undisturbed probes of the pick read {read} a step, and it leads by the quickest: {said}"
+    )
+    return [Decisive(f"{text}; nothing says why, and what is unseen makes a step only longer")]
 
 
 def _front_note(explored: MeasuredExploration) -> list[str]:

@@ -33,13 +33,13 @@ from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish as finish_answer
 from autotune.app.tune.kept_answer import persist
-from autotune.app.tune.priced import asked_of, price, run_dir_of
+from autotune.app.tune.priced import as_begun, asked_of, price, run_dir_of
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
 from autotune.domain.answer.limits import odds, worst_excess
 from autotune.domain.answer.recommendation import ProbedRun, SearchBound
-from autotune.domain.config import DERIVED
+from autotune.domain.config import DERIVED, Config
 from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
 from autotune.domain.units import HOUR_S, format_seconds, format_usd
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from autotune.domain.observation import Calibration
     from autotune.domain.outcome import Estimated
     from autotune.probe.device import LocalDevice
+    from autotune.probe.memo import Unsupported
     from autotune.search.posterior.stopping import Remaining
     from autotune.search.study.study import Exploration
 
@@ -109,6 +110,7 @@ def tune_by_probes(
         probing.meeting.check_place()
     asked = asked_of(priced, options, "probe", probing.on or "")
     folder = run_dir_of(asked, options)
+    asked, priced, options = as_begun(asked, priced, options, folder)
     if options.resume and folder is not None and is_run(folder):
         probing = probing.within(load_record(folder).limits)
     asked = replace(asked, limits=probing.limits)
@@ -256,11 +258,13 @@ def _measured_answer(priced: Priced, options: Options, found: Probed) -> Recomme
         ties=ties,
         differences=(),  # measured ones are told apart by their own intervals
         narrowings=(),
-        reasons=_reasons(modelled, best, others),
+        reasons=_reasons(modelled, best, others, found.unsupported),
         narrowest=narrowest_measured(best),
         warnings=(*moved_notes(priced.job, best.row.config), *priced.warnings),
         beyond=(),  # modelled, and nothing says that it would beat what was measured
-        sensitivities=_sensitivities(priced, modelled.estimate(best.index), best.row),
+        sensitivities=_sensitivities(
+            priced, modelled.estimate(best.index), best.row, found.unsupported
+        ),
         worth_a_probe=(),
     )
 
@@ -275,12 +279,13 @@ def _today(modelled: Estimated | None, rows: list[MeasuredRow]) -> Estimated | N
 
 
 def _sensitivities(
-    priced: Priced, modelled: Estimated, measured: Estimated
+    priced: Priced, modelled: Estimated, measured: Estimated, unsupported: Unsupported
 ) -> tuple[Sensitivity, ...]:
-    """What the user's own choices would be worth beside the measured pick."""
+    """What the user's own choices would be worth beside the measured pick, where they run."""
     from autotune.app.whatif.sensitivities import sensitivities
 
-    return sensitivities(priced.job, priced.space, priced.calibration, measured, modelled)
+    found = sensitivities(priced.job, priced.space, priced.calibration, measured, modelled)
+    return tuple(s for s in found if not s.config or not unsupported.reason(Config.of(s.config)))
 
 
 def _front(rows: list[MeasuredRow]) -> tuple[Estimated, ...]:
@@ -310,14 +315,16 @@ def _within_limits(rows: list[MeasuredRow], limits: Limits) -> MeasuredRow | Non
     return min(rows, key=excess, default=None)
 
 
-def _reasons(bill: Bill, best: MeasuredRow, others: list[MeasuredRow]) -> dict[str, str]:
+def _reasons(
+    bill: Bill, best: MeasuredRow, others: list[MeasuredRow], unsupported: Unsupported
+) -> dict[str, str]:
     """For each knob that was varied: what the best run with another value took longer.
 
     For the others what the cost model says, marked as such; closed forms by what was measured.
     """
     found = {
         name: text if text in explain.UNSEARCHED else f"{text} (modelled)"
-        for name, text in explain.reasons(bill, best.index).items()
+        for name, text in explain.reasons(bill, best.index, unsupported.reason).items()
     }
     found |= explain.derived_reasons(bill.job, best.row)
     for name, own in best.row.config.as_record().items():

@@ -19,6 +19,7 @@ import json
 import os
 from dataclasses import field, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import KNOBS, Config, is_extra
@@ -41,6 +42,7 @@ FAILURE_FILE = "failure.json"
 PAGE_FILE = "report.html"
 OWN_FILES = (JOB_FILE, ANSWER_FILE, PAGE_FILE)
 RECORD_VERSION = 1
+USUALLY = MappingProxyType({"sampler": "calibrated", "seed": 0})  # what proposes a search's trials
 KEY_VERSION = "content-2:"  # how a key is made; keys of other kinds cannot be compared with it
 MAX_BYTES = 100_000_000
 TUNE_AGAIN = "tune again with another --run"
@@ -57,13 +59,14 @@ class Identity:
     """A job and what is asked of it: the search space (a name or a path), the objective, ...
 
     space: what the space's file holds, as text; empty for a shipped one. limits: of its probes,
-    where stated; they do not change which run it is.
+    where stated; proposed_by: the sampler and its seed. These do not change which run it is.
     """
 
     job: Job
     question: tuple[str, ...]
     space: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    proposed_by: Mapping[str, Any] = field(default_factory=lambda: USUALLY)
 
     @property
     def key(self) -> str:
@@ -148,6 +151,7 @@ class RecordedRun:
     """What a run folder says of its job.
 
     question: space, objective and what else was asked. limits: of its probes, where stated.
+    proposed_by: the sampler and its seed.
     """
 
     spec: dict[str, Any]
@@ -155,6 +159,7 @@ class RecordedRun:
     question: tuple[str, ...]
     age_days: int
     limits: Mapping[str, float] = field(default_factory=dict)
+    proposed_by: Mapping[str, Any] = field(default_factory=lambda: USUALLY)
 
     @property
     def space(self) -> str | None:
@@ -204,7 +209,16 @@ def load_record(run_dir: Path) -> RecordedRun:
     asked = tuple(str(item) for item in question) if isinstance(question, list) else ()
     seconds = max(datetime.now(UTC).timestamp() - path.stat().st_mtime, 0.0)
     limits = _limits_of(record.get("limits"))
-    return RecordedRun(spec, whole(run_dir / folder), asked, int(seconds // DAY_S), limits)
+    age_days, by = int(seconds // DAY_S), _proposed_by(record.get("proposed_by"))
+    return RecordedRun(spec, whole(run_dir / folder), asked, age_days, limits, by)
+
+
+def _proposed_by(told: object) -> dict[str, Any]:
+    """The sampler and the seed as a file has them; the usual ones where it has none."""
+    found = told if isinstance(told, dict) else {}
+    sampler, seed = found.get("sampler"), found.get("seed")
+    known = {"sampler": sampler} if isinstance(sampler, str) else {}
+    return {**USUALLY, **known} | ({"seed": seed} if type(seed) is int and seed >= 0 else {})
 
 
 def _limits_of(told: object) -> dict[str, float]:

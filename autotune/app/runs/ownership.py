@@ -13,7 +13,7 @@ import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.app.runs.folder import (
     ANSWER_FILE,
@@ -22,6 +22,7 @@ from autotune.app.runs.folder import (
     KEY_VERSION,
     OWN_FILES,
     RECORD_VERSION,
+    USUALLY,
     read_json,
     runs_root,
     usable,
@@ -33,6 +34,7 @@ from autotune.domain.paths import near, whole
 from autotune.domain.secrets import without_secrets
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
+from autotune.search.study.refusals import of_a_new_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +65,7 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
     except Exception as error:
         if made and isinstance(error, InputError) and _untried(folder):
             shutil.rmtree(folder, ignore_errors=True)
+            error.hint = of_a_new_run(error.hint)
         own = error.message if isinstance(error, AutotuneError) else None
         _note_failure(folder, own or f"{type(error).__name__}: {error}")
         raise
@@ -120,7 +123,7 @@ def _begun(asked: Identity, folder: Path, lock: Lock, *, resume: bool) -> _Held:
             if made:
                 _write_job(asked, folder)
             else:
-                _keep_limits(asked, folder)
+                _keep_changes(asked, folder)
                 with contextlib.suppress(FileNotFoundError):
                     (folder / FAILURE_FILE).unlink()
     except BaseException:
@@ -189,7 +192,7 @@ def _write_job(asked: Identity, folder: Path) -> None:
         "question": list(asked.question),
         "base_dir": str(whole(job.base_dir)),
         "spec": json.loads(job.spec) if job.spec else None,
-    } | ({"limits": dict(asked.limits)} if asked.limits else {})
+    } | _changeable(asked)
     for path in folder.iterdir():
         if is_scratch(path, OWN_FILES):
             path.unlink(missing_ok=True)
@@ -199,12 +202,21 @@ def _write_job(asked: Identity, folder: Path) -> None:
         raise InputError(msg, ANOTHER)
 
 
-def _keep_limits(asked: Identity, folder: Path) -> None:
+def _changeable(asked: Identity) -> dict[str, Any]:
+    """What a run may go on with otherwise than it was begun; what is usual is not written."""
+    by = {} if asked.proposed_by == USUALLY else asked.proposed_by
+    found = {"limits": dict(asked.limits), "proposed_by": dict(by)}
+    return {name: value for name, value in found.items() if value}
+
+
+def _keep_changes(asked: Identity, folder: Path) -> None:
     """A run that goes on with other limits keeps those: whoever resumes it next finds them."""
     record = read_json(folder / JOB_FILE)
-    if asked.limits and asked.limits != record.get("limits"):
-        text = json.dumps(record | {"limits": dict(asked.limits)}, indent=1) + "\n"
-        write_whole(folder / JOB_FILE, text)
+    limits = {"limits": record["limits"]} if "limits" in record else {}
+    changed = {k: v for k, v in record.items() if k not in {"limits", "proposed_by"}}
+    changed |= limits | _changeable(asked)
+    if changed != record:
+        write_whole(folder / JOB_FILE, json.dumps(changed, indent=1) + "\n")
 
 
 def _check_same(asked: Identity, folder: Path, *, resume: bool) -> None:

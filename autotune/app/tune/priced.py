@@ -5,6 +5,7 @@ Not here: which candidate is best and what is told of it (`answer`), and the run
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ class Options:
     probing: ProbeOptions | None = None  # with score probe: how much may be probed, and where
     present: tuple[tuple[str, KnobValue], ...] = ()  # levels of own knobs, where not the first
     asked: Asked | None = None  # the command line, to name what to type next
+    usual: frozenset[str] = frozenset()  # of sampler and seed: those that nobody stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,30 @@ def asked_of(priced: Priced, options: Options, *how: str) -> runs.Identity:
     """The job with the question that a run folder answers. how: it is scored, if not priced."""
     own = options.space is not None and Path(options.space).is_absolute()
     space = repr((priced.space.values, priced.space.extra)) if own else ""
-    return runs.Identity(priced.job, (options.space or "", options.objective, *how), space)
+    by = {"sampler": options.sampler, "seed": options.seed}
+    question = options.space or "", options.objective, *how
+    return runs.Identity(priced.job, question, space, proposed_by=by)
+
+
+def as_begun(
+    asked: runs.Identity, priced: Priced, options: Options, folder: Path | None
+) -> tuple[runs.Identity, Priced, Options]:
+    """The same, with the sampler and the seed of the run that goes on, unless others are stated.
+
+    folder: of the run. Others are noted in the answer.
+    """
+    if not options.resume or folder is None or not runs.is_run(folder):
+        return asked, priced, options
+    begun = runs.load_record(folder).proposed_by
+    kept = {name: begun[name] for name in options.usual if name in begun}
+    options = replace(options, **kept)
+    asked = replace(asked, proposed_by={**asked.proposed_by, **kept})
+    other = [
+        f"--{name} {asked.proposed_by[name]} from here on; before it was {value}"
+        for name, value in begun.items()
+        if asked.proposed_by[name] != value
+    ]
+    return asked, replace(priced, warnings=(*priced.warnings, *other)), options
 
 
 def run_dir_of(asked: runs.Identity, options: Options) -> Path | None:

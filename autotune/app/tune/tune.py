@@ -13,7 +13,14 @@ from autotune.app.runs.export import check_exports
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
-from autotune.app.tune.priced import Options, asked_of, check_choices, price, run_dir_of
+from autotune.app.tune.priced import (
+    Options,
+    as_begun,
+    asked_of,
+    check_choices,
+    price,
+    run_dir_of,
+)
 from autotune.app.tune.tracing import choose_traced
 from autotune.cost.columns import reusing_tables
 from autotune.domain.paths import whole
@@ -56,7 +63,9 @@ def tune(
     if options.dry_run:
         return _tuned(priced, options, None, progress, begun)
     asked = asked_of(priced, options)
-    with working_in(asked, run_dir_of(asked, options), resume=options.resume) as run_dir:
+    folder = run_dir_of(asked, options)
+    asked, priced, options = as_begun(asked, priced, options, folder)
+    with working_in(asked, folder, resume=options.resume) as run_dir:
         answer = _tuned(priced, options, run_dir, progress, begun)
         persist(answer, run_dir)
     return answer

@@ -12,31 +12,41 @@ from autotune.domain.units import format_bytes, format_count, format_seconds
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from autotune.cost.bill import Bill
+    from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
 
 DISK_SHARE = 0.5  # of an assumed disk: checkpoints that take more are worth a word
 LOCKED, ALONE = "locked by the job", "the only value that is valid here"
-UNSEARCHED = frozenset({LOCKED, ALONE})
+BROKE = "no other value ran on this machine"
+UNSEARCHED = frozenset({LOCKED, ALONE, BROKE})
 ROUGH = 2.0  # times as long as modelled: what offloading may take, as far as it could be checked
 RELEVANT_FRACTION = 0.002  # changes below 0.2 % of the duration are "no difference"
 
 
-def reasons(bill: Bill, pick: int) -> dict[str, str]:
+def reasons(
+    bill: Bill, pick: int, broke: Callable[[Config], str | None] = lambda _: None
+) -> dict[str, str]:
     """One clause per knob: what the best other value of that knob alone would cost.
 
-    Only knobs with more than one value in the space have an alternative.
+    Only knobs with more than one value in the space have an alternative. broke: why a configuration
+    does not run here; those are no alternatives.
     """
     found: dict[str, str] = {}
     for name in KNOBS:
         if name in DERIVED:
             continue
         others = _one_knob_away(bill, pick, name)
-        if len(others):
-            found[name] = _clause(bill, pick, name, others)
+        run = [k for k, i in enumerate(others) if not broke(bill.candidates.config(int(i)))]
+        if run:
+            found[name] = _clause(bill, pick, name, others[run])
+        elif len(others):
+            found[name] = BROKE
         elif name in bill.job.lock:
             found[name] = LOCKED
         else:

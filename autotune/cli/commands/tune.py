@@ -93,8 +93,9 @@ def tune(
     fidelity: FidelityOfModel = Fidelity.auto,
     trust_remote_code: TrustOption = False,
     sampler: Annotated[
-        Sampler, option("--sampler", "What proposes the next trial.")
-    ] = Sampler.calibrated,
+        Sampler | None,
+        option("--sampler", "What proposes the next trial: calibrated, or as the run was begun."),
+    ] = None,
     probes: Annotated[
         int | None, typer.Option("--probes", min=1, help="The most configurations to probe.")
     ] = None,
@@ -132,7 +133,10 @@ def tune(
     trials: Annotated[
         int, typer.Option("--trials", min=1, help="The most trials in the study.")
     ] = TRIALS,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the sampler.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="Random seed of the sampler: 0, or the run's."),
+    ] = None,
     storage: Annotated[
         str | None,
         option("--storage", f"Where Optuna keeps the study; of workers also {STORAGE}.", "URL"),
@@ -178,9 +182,12 @@ def tune(
         options = Options(
             space=space,
             objective=minimize.value,
-            sampler=sampler.value,
+            sampler=(sampler or Sampler.calibrated).value,
             trials=trials,
-            seed=seed,
+            seed=seed or 0,
+            usual=frozenset(
+                name for name, own in (("sampler", sampler), ("seed", seed)) if own is None
+            ),
             run_dir=run,
             resume=resume,
             storage=storage,

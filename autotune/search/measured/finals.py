@@ -27,7 +27,7 @@ from autotune.search.posterior.repeats import (
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.search.posterior.acquisition import Posterior
@@ -256,6 +256,15 @@ def overturned(records: Sequence[TrialRecord], candidate: Callable[[TrialRecord]
         or (found.disturbed and not after[i].disturbed)
         for i, found in before.items()
     )
+
+
+def is_final(record: TrialRecord, allowed: Mapping[str, float]) -> bool:
+    """Whether the search is over behind this record: its best were already measured again.
+
+    allowed: what may be measured now. More than what had ended the search lets it go on.
+    """
+    more = any(allowed.get(name, value) > value for name, value in record.allowed.items())
+    return record.kind == "repeat" and is_measured(record) and not more
 
 
 def is_measured(record: TrialRecord) -> bool:

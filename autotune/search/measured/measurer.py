@@ -74,6 +74,10 @@ class Measurer(Protocol):
     def again(self, index: int, done: int) -> Scored:
         """Run one that was measured, in a fresh process; `done` times that was done before."""
 
+    @property
+    def allowed(self) -> dict[str, float]:
+        """How much may be measured, by what limits it; more of any may end a search later."""
+
     def stop_reason(self) -> str:
         """Why no further candidate may be measured; empty while one may."""
 

@@ -9,11 +9,11 @@ and its best are measured again by one worker at a time, so that what drifts tou
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
 from autotune.frozen import dataclass
-from autotune.search.measured.finals import is_measured, overturned
+from autotune.search.measured.finals import is_final, overturned
 from autotune.search.measured.measurer import End, FunctionMeasurer, StopSearch
 from autotune.search.measured.study import (
     FRONT,
@@ -46,7 +46,8 @@ LOST = "it was silent for so long that its trial was given to another worker"
 class Task:
     """What is to be done next. index: of `again`; done: how often that was done before.
 
-    end: why, and whether the search ended by itself and not because no more was allowed.
+    allowed: of `again`, as its record has it. end: why, and whether the search ended by itself and
+    not because no more was allowed.
     """
 
     kind: Literal["search", "front", "again", "wait", "end"]
@@ -54,6 +55,7 @@ class Task:
     ended: bool = False
     index: int = -1
     done: int = 0
+    allowed: dict[str, float] = field(default_factory=dict)
 
 
 class SharedSearch(MeasuredSearch):
@@ -137,7 +139,7 @@ class SharedSearch(MeasuredSearch):
             scored = measurer.again(task.index, task.done)
             return replace(
                 with_score(first, scored), number=trial.number, kind="repeat",
-                withdrawn=scored.value is None, sampler_state={},
+                withdrawn=scored.value is None, sampler_state={}, allowed=task.allowed,
             )  # fmt: skip
         tried = {self._candidate(r): r for r in records if r.kind == "trial"}
         record = self._record_of(params, trial.number, tried)
@@ -185,11 +187,12 @@ class SharedSearch(MeasuredSearch):
         """What is to be done next, by all that is known now."""
         self.hear(shared, measurer)
         records, pending = shared.look()
-        again = bool(records) and records[-1].kind == "repeat" and is_measured(records[-1])
-        if again and not isinstance(measurer, FunctionMeasurer):
-            end = self._ended_before(shared.study, measurer)
+        last = records[-1] if records else None
+        again = False
+        if last and not isinstance(measurer, FunctionMeasurer) and is_final(last, measurer.allowed):
+            again = True
+            end = self._ended_before(shared.study, measurer, last)
         else:
-            again = False
             found = self._end_of_search(shared, measurer, trials, records, pending)
             if found is None:
                 return Task("search")
@@ -210,7 +213,8 @@ class SharedSearch(MeasuredSearch):
         finals = self._finals(self.posterior(shared.study), records)
         index = finals.next()
         if index is not None:
-            return Task("again", index=index, done=finals.again.count(index))
+            allowed = {} if end.by_itself else measurer.allowed
+            return Task("again", index=index, done=finals.again.count(index), allowed=allowed)
         if again and end.by_itself and overturned(records, self._candidate):
             found = self._end_of_search(shared, measurer, trials, records, [])
             return Task("search") if found is None else Task("end", found.why, found.by_itself)

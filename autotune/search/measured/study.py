@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.frozen import dataclass
-from autotune.search.measured.finals import finals_of, is_measured, overturned
+from autotune.search.measured.finals import finals_of, is_final, overturned
 from autotune.search.measured.measurer import End, FunctionMeasurer, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
@@ -160,13 +160,13 @@ class MeasuredSearch(Search):
             return self._search(study, store, measurer, trials, records)
         while True:
             known = len(records)
-            if known and records[-1].kind == "repeat" and is_measured(records[-1]):
-                end = self._ended_before(study, measurer)
+            if known and is_final(records[-1], measurer.allowed):
+                end = self._ended_before(study, measurer, records[-1])
             else:
                 end = self._search(study, store, measurer, trials, records)
                 if end.by_itself:
                     self._probe_front(study, store, measurer, records)
-            late = self._measure_again(study, store, measurer, records)
+            late = self._measure_again(study, store, measurer, records, end)
             if late is not None:
                 return end.before_the_pick(late)
             if not end.by_itself or len(records) == known:
@@ -178,13 +178,13 @@ class MeasuredSearch(Search):
             if len(records) == searched:
                 return end
 
-    def _ended_before(self, study: Study, measurer: Measurer) -> End:
+    def _ended_before(self, study: Study, measurer: Measurer, last: TrialRecord) -> End:
         """Why a search had ended that was killed while its best were measured again."""
         stop = self._stop(study, measurer)
         if stop is not None:
             return End(stop.reason, stop.rule != "budget", stop.rule == "budget")
         why = measurer.stop_reason()
-        return End(why, by_itself=False) if why else End(SEARCH_ENDED, by_itself=True)
+        return End(why or SEARCH_ENDED, by_itself=not why and not last.allowed)
 
     def _finals(self, posterior: Posterior, records: Sequence[TrialRecord]) -> Finals:
         return finals_of(
@@ -302,10 +302,15 @@ class MeasuredSearch(Search):
         return pick
 
     def _measure_again(
-        self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord]
-    ) -> StopSearch | None:
-        """Measure the pick and its rivals in turns; what ended that before the pick's turn."""
+        self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord],
+        end: End,
+    ) -> StopSearch | None:  # fmt: skip
+        """Measure the pick and its rivals in turns; what ended that before the pick's turn.
+
+        end: of the search.
+        """
         distributions = self._distributions()
+        allowed = {} if end.by_itself else measurer.allowed
         while True:
             finals = self._finals(self.posterior(study), records)
             index = finals.next()
@@ -319,7 +324,7 @@ class MeasuredSearch(Search):
             first = next(r for r in records if r.kind == "trial" and r.params == params)
             record = replace(
                 with_score(first, scored), number=next_number(records), kind="repeat",
-                withdrawn=scored.value is None, sampler_state={},
+                withdrawn=scored.value is None, sampler_state={}, allowed=allowed,
             )  # fmt: skip
             if store.log:
                 store.log.append(record)

@@ -31,6 +31,16 @@ AGAIN = "run the same command again (tune: with --resume)"
 REBUILT = "`autotune tune --resume` builds the study again from trials.jsonl"
 
 
+def of_a_new_run(hint: str | None) -> str | None:
+    """A hint without what it says of trials that are kept: a new run has none."""
+    for kept, instead in (
+        (f"; {NOTHING_LOST}", ""), (f", where {REBUILT}", ""), (f", and {REBUILT}", ""),
+        (AGAIN, "run the same command again"),
+    ):  # fmt: skip
+        hint = hint and hint.replace(kept, instead)
+    return hint
+
+
 class StorageForgotError(Exception):
     """A server has lost what was written to it."""
 
