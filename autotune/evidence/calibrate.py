@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.answer.verification import Explained
     from autotune.domain.candidates import Candidates
+    from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.domain.observation import Observation
     from autotune.evidence.reference import Reference
@@ -44,6 +45,7 @@ MOST_NOISE = 3.0
 HERE_LOG_SD = 0.08  # assumption: the same machine
 # Efficiency transferred between devices leaves this one unmeasured.
 ELSEWHERE_LOG_SD = NEVER_MEASURED
+BEYOND_NOISE = 3.29  # half a 99.9 % interval
 CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
 CACHE_LOG_SD = 0.08  # assumption: a peak that may hold what the allocator caches
 SHOWN = 4  # explanations in a warning
@@ -162,6 +164,7 @@ def _times(known: Sequence[Reference], learned: _Learned) -> None:
     """
     here: list[_Factor] = []
     elsewhere: list[_Factor] = []
+    alike: dict[Config, list[tuple[_Factor, Reference]]] = {}
     unexplained = 0.0
     for reference in known:
         if reference.observation.quantity not in TIMES:
@@ -174,12 +177,16 @@ def _times(known: Sequence[Reference], learned: _Learned) -> None:
         if abs(math.log(factor)) <= _largest(reference, model_sd):
             found = _Factor(math.log(factor), _noise(reference.observation), model_sd)
             (elsewhere if reference.elsewhere else here).append(found)
+            if not reference.elsewhere and len(reference.candidates) == 1:
+                config = reference.candidates.config(0)
+                alike.setdefault(config, []).append((found, reference))
         else:
             reach = UNEXPLAINED_LOG_SD
             if LOG_SD in reference.observation.facts:  # of this very job, by its own log
                 reach = max(reach, model_sd, abs(math.log(factor)) / Z90)
             _unexplained(reference, bill, learned, reach)
             unexplained = max(unexplained, 0.0 if reference.elsewhere else reach)
+    learned.warnings += filter(None, map(_contradiction, alike.values()))
     if not here:
         unexplained = learned.log_sds.get("compute", 0.0)
     factors, spread = (here, HERE_LOG_SD) if here else (elsewhere, ELSEWHERE_LOG_SD)
@@ -191,6 +198,20 @@ def _times(known: Sequence[Reference], learned: _Learned) -> None:
     why = f"{len(factors)} measured time(s) on {where}: training {factor:.2f}x"
     for component in ("compute", "collectives"):
         learned.learn(component, factor, max(log_sd, unexplained), why)
+
+
+def _contradiction(runs: Sequence[tuple[_Factor, Reference]]) -> str:
+    """That two times of one configuration differ by more than runs of one machine do."""
+    low, high = (end(runs, key=lambda run: run[0].log) for end in (min, max))
+    noise = math.hypot(HERE_LOG_SD, low[0].noise, HERE_LOG_SD, high[0].noise)
+    apart = high[0].log - low[0].log
+    if apart <= BEYOND_NOISE * noise:
+        return ""
+    names = f"{low[1].observation.id} and {high[1].observation.id}"
+    return Decisive(
+        f"{names} contradict each other: steps of one configuration, {math.exp(apart):.2g} times "
+        "apart; their mean counts, and the range reaches both"
+    )
 
 
 def _largest(reference: Reference, model_sd: float) -> float:

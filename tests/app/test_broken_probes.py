@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.cost.bill import Bill
+    from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
 
 
@@ -66,6 +68,36 @@ def test_what_broke_here_is_not_offered_beside_the_pick(job: Job, tmp_path: Path
     assert answer.reasons["attention"].startswith("best run with")
     offered = {each.config["precision"] for each in answer.sensitivities if each.config}
     assert offered == {"bf16"}
+
+
+def test_where_nothing_fits_nothing_is_said_of_how_much_better_the_best_may_be(
+    job: Job, tmp_path: Path
+) -> None:
+    def answer(status: str) -> Recommendation:
+        machine, run = Machine(status=lambda *_: status), tmp_path / status
+        probing = options_of(machine, probes=3)
+        return tune(job, Options(score="probe", run_dir=run, probing=probing))
+
+    none, some = answer("oom_device"), answer("ok")
+    assert none.best is None
+    assert none.search.bound is None
+    assert some.search.bound is not None
+
+
+def test_probes_of_an_earlier_day_are_said(job: Job, bill: Bill, tmp_path: Path) -> None:
+    def said(when: str) -> list[str]:
+        path = tmp_path / PROBES_FILE
+        lines = [json.loads(line) | {"when": when} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        notes = search(job, bill, Machine(), tmp_path, probes=2, resume=True).notes
+        return [note for note in notes if "earlier day" in note]
+
+    search(job, bill, Machine(), tmp_path, probes=2)
+    now = datetime.now(UTC)
+    assert said(now.isoformat()) == []
+    assert said("whenever") == []
+    (note,) = said((now - timedelta(days=3, hours=1)).isoformat())
+    assert "(3 days ago at most)" in note
 
 
 def test_where_everything_breaks_three_are_tried_that_have_little_in_common(

@@ -98,6 +98,25 @@ def test_beyond_a_factor_of_two_nothing_is_swallowed(factor: float) -> None:
     assert "not used to scale" in warnings[0]
 
 
+def test_times_of_one_configuration_that_contradict_each_other_are_said() -> None:
+    step_s = float(predicted().step_s[0])
+
+    def said(*factors: float, last: Config = TODAY) -> list[str]:
+        runs = [
+            replace(seen("step_time_s", step_s * factor), id=f"run {number}")
+            for number, factor in enumerate(factors)
+        ]
+        runs[-1] = replace(runs[-1], knobs=last.as_dict())
+        return [note for note in learn(*runs)[1] if "contradict" in note]
+
+    assert said(1.0, 1.3) == []
+    (note,) = said(1.0, 1.1, 1.7)
+    assert note.startswith("run 0 and run 2 contradict each other")
+    assert "1.7 times apart" in note
+    other = TODAY.with_knobs(micro_batch_size=2, gradient_accumulation_steps=4)
+    assert said(0.8, 1.4, last=other) == [], "the model may be wrong of one of the two"
+
+
 def test_padding_to_max_length_explains_a_run_that_was_padded() -> None:
     padded = replace(job(), padding="max_length")
     offer = padded.offers[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -269,6 +270,10 @@ def notes_of(prober: Prober, pick: int | None) -> list[str]:
                 "For this machine alone, start a new run with another --run"
             )
         )
+    days = [day for day in map(days_old, prober.own) if day >= 1]
+    if days:
+        old = f"{len(days)} of the {len(prober.own)} probes of this run are from an earlier day"
+        found.append(f"{old} ({max(days)} days ago at most), and count as if they were of today")
     if prober.memo.stale:
         found.append(
             f"{prober.memo.stale} earlier probes are of other versions or devices: not used"
@@ -291,6 +296,15 @@ def notes_of(prober: Prober, pick: int | None) -> list[str]:
             share = f"{sum(bool(r.fits) for r in runs)} of {len(runs)} runs"
             found.append(f"{share} of a configuration that is near the limit fitted")
     return found
+
+
+def days_old(record: ProbeRecord) -> int:
+    """Whole days since a probe; 0 where its record does not say when it was."""
+    try:
+        when = datetime.fromisoformat(record.when)
+    except ValueError:
+        return 0
+    return (datetime.now(UTC) - when).days if when.tzinfo else 0
 
 
 def _agreement(prober: Prober, pick: int | None) -> str:

@@ -393,7 +393,7 @@ def _finish(
 
 
 def _bound(left: Remaining | None) -> SearchBound | None:
-    """What is said of all configurations together, once something was measured."""
-    if left is None or not math.isfinite(left.bound):
+    """What is said of all configurations together, once something that fits was measured."""
+    if left is None or not math.isfinite(left.saving):
         return None
     return SearchBound(PROBABILITY, left.bound)
