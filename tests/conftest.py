@@ -86,6 +86,14 @@ def _traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home, and a folder for runs, of the test's own."""
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "home"
+
+
 @pytest.fixture(scope="session")
 def build() -> Any:
     """tests/builders.py, as one fixture."""

@@ -12,12 +12,9 @@ from bench.twenty_jobs import PAGE, answered, entries, page
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ENTRIES = entries()
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def entry(words: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from simulatedmachine import TINY, Machine, bill_of, options_of, search, step_of
+from simulatedmachine import Machine, options_of, search, step_of
 
-from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.explain import BROKE
 from autotune.catalog.files import home_dir
@@ -23,20 +22,7 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="module")
-def job() -> Job:
-    return load_job(TINY, set_values={"compile": "off"})
-
-
-@pytest.fixture(scope="module")
-def bill(job: Job) -> Bill:
-    return bill_of(job)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.mark.parametrize(

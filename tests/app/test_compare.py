@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     from autotune.domain.answer.comparison import Compared, Comparison
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ROOT = Path(__file__).parents[2]
 H100 = ROOT / "jobs" / "h100_38h.yaml"
 OFFERS = ("h100-sxm", "a100-40gb:4@4.80USD/h", "h100-sxm:2@5.00USD/h", "l40s", "rtx-4090", "t4")
-
-
-@pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def compared(job: Job, **options: Any) -> Comparison:

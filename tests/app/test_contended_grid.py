@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from autotune.probe.worker import disturbance
 from bench.contended import CLOSE, LOADS, answer
 
-if TYPE_CHECKING:
-    from pathlib import Path
+pytestmark = pytest.mark.usefixtures("home")
 
 SEEDS = 2  # of each; `python -m bench.contended` tries twenty
 LONG = 5000  # steps: the job's own bill is mostly loading, which hides what steps take
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 @lru_cache

@@ -26,13 +26,10 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 FAKE = Path(__file__).parents[1] / "probe" / "fake_worker.py"
 THREADS, LIGER = "env.OMP_NUM_THREADS", "args.use_liger_kernel"
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 OVERHEAD = 1.25  # of two devices: they take 1.25 / 2 of the time and cost 1.25 times as much
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def two_offers(**changes: Any) -> Job:
@@ -40,11 +37,6 @@ def two_offers(**changes: Any) -> Job:
 @pytest.fixture(scope="module")
 def job() -> Job:
     return two_offers()
-
-
-@pytest.fixture(scope="module")
-def bill(job: Job) -> Bill:
-    return bill_of(job)
 
 
 def step(config: dict[str, Any]) -> float:

@@ -9,9 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search, sequence, step_of
+from simulatedmachine import Killed, Machine, options_of, search, sequence, step_of
 
-from autotune.app.job.load import load_job
 from autotune.app.probing.figures import ProbeProgress
 from autotune.app.probing.study import probe_candidates
 from autotune.app.tune.tune import Options, tune
@@ -31,22 +30,9 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 BUSY = "other programs used 1.7 of 2 cores"
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="module")
-def job() -> Job:
-    return load_job(TINY, set_values={"compile": "off"})
-
-
-@pytest.fixture(scope="module")
-def bill(job: Job) -> Bill:
-    return bill_of(job)
 
 
 class Noisy(Machine):

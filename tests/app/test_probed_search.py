@@ -30,20 +30,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-
-
-@pytest.fixture(scope="module")
-def job() -> Job:
-    return load_job(TINY, set_values={"compile": "off"})
-
-
-@pytest.fixture(scope="module")
-def bill(job: Job) -> Bill:
-    return bill_of(job)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def best_step(bill: Bill) -> float:

@@ -11,17 +11,13 @@ import autotune
 from autotune.app.job.load import load_job
 from autotune.domain.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("home")
+
 GEMMA = Path(__file__).parents[2] / "jobs" / "t4_to_a100_gemma2.yaml"
 CAMPAIGN = """\
 hardware: [{gpu: l4, price: 1 USD/h}]
 runs: [{name: a, hours: 2}, {name: b, hours: 3, after: [a]}]
 """
-
-
-@pytest.fixture(autouse=True)
-def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
 
 
 def test_every_public_name_is_there() -> None:

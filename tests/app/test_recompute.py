@@ -29,16 +29,12 @@ from autotune.report.sections.recompute import RECOMPUTE_REPORT, recompute_paylo
 if TYPE_CHECKING:
     from autotune.domain.answer.recompute import Recomputed
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ROOT = Path(__file__).parents[2]
 GEMMA = ROOT / "jobs" / "t4_to_a100_gemma2.yaml"
 H100 = ROOT / "jobs" / "h100_38h.yaml"
 TO_A100 = Overrides(gpus=("a100-40gb",))
-
-
-@pytest.fixture(autouse=True)
-def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
 
 
 @pytest.fixture(scope="module")

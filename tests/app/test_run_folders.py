@@ -33,14 +33,10 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ROOT = Path(__file__).parents[2]
 LITTLE = Options(fidelity="formula", trials=3)
-
-
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
 
 
 @pytest.fixture(scope="session")

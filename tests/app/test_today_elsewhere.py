@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 H100 = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
 OTHER = ("a100-40gb:4@4.80USD/h",)
 EIGHT = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
@@ -35,11 +37,6 @@ JOB = {
     "train": {"epochs": 2, "global_batch_size": 16},
     "hardware": [{"gpu": "l4", "price": "1 USD/h"}],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def answered(job: Job) -> Recommendation:

@@ -17,6 +17,8 @@ from autotune.domain.typed.overrides import Overrides
 if TYPE_CHECKING:
     from autotune.domain.job import Job, NamedJob
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ROOT = Path(__file__).parents[2]
 BASE: dict[str, Any] = {
     "model": "Qwen/Qwen2-0.5B",
@@ -26,11 +28,6 @@ BASE: dict[str, Any] = {
     "hardware": ["rtx-4090"],
 }
 SEEN = [{"measured": {"duration": "1h"}, "config": {"micro_batch_size": 8}, "today": True}]
-
-
-@pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def write(folder: Path, **changes: Any) -> Path:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from autotune.domain.answer.verification import Verification
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 JOB = Path(__file__).parents[2] / "jobs" / "a100_llama7b_int8.yaml"
 STEPS = 2375
 
@@ -32,12 +34,6 @@ STEPS = 2375
 def tuned(case_a_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of case A's run, to write into."""
     return Path(shutil.copytree(case_a_run, tmp_path_factory.mktemp("planned") / "run"))
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def state(path: Path, **changes: Any) -> Path:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from autotune.domain.answer.verification import Verification
 
+pytestmark = pytest.mark.usefixtures("home")
+
 JOBS = Path(__file__).parents[2] / "jobs"
 STEPS, PER_EPOCH = 50, 25
 
@@ -36,12 +38,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         job = load_job(top / "tiny_cpu.yaml")
         tune(job, Options(fidelity="formula", trials=5, run_dir=top / "run"))
     return top
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def planned_step_s(made: Path) -> float:

@@ -28,13 +28,10 @@ if TYPE_CHECKING:
     from autotune.domain.answer.comparison import Comparison
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ROOT = Path(__file__).parents[2]
 H100 = ROOT / "jobs" / "h100_38h.yaml"
-
-
-@pytest.fixture(autouse=True)
-def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def compared(job: Job) -> Comparison:

@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Job
 
+pytestmark = pytest.mark.usefixtures("home")
+
 DRAWN = settings(
     max_examples=15, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
                            HealthCheck.filter_too_much],
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def loaded(document: dict[str, Any], folder: Path) -> Job:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from autotune.domain.answer.recommendation import Recommendation
 
+pytestmark = pytest.mark.usefixtures("home")
+
 TINY = Path(__file__).parents[2] / "jobs" / "tiny_cpu.yaml"
 TODAY = """
 evidence:
@@ -42,11 +44,6 @@ evidence:
     today: true
 """
 NUMBER = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def job_file(folder: Path, *, today: bool) -> Path:

@@ -17,16 +17,13 @@ from autotune.report.payload import dumps
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("home")
+
 JOB: dict[str, Any] = {
     "model": "Qwen/Qwen2-0.5B", "method": {"kind": "lora", "rank": 8},
     "data": {"rows": 4000, "max_length": 128}, "train": {"global_batch_size": 8},
     "hardware": [{"gpu": "rtx-4090", "price": "0.50 USD/h"}, {"gpu": "t4", "price": "0.50 USD/h"}],
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
 
 
 def payload(folder: Path, changes: Overrides | None = None, **keys: Any) -> dict[str, Any]:

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from autotune.app.probing.study import Probed
     from autotune.app.workers.executor import WorkerJob, WorkerState
 
+pytestmark = pytest.mark.usefixtures("home")
+
 HANDS = Path(__file__).with_name("hands.py")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
 
@@ -75,12 +77,6 @@ class FakeHands:
 
     def stop(self) -> None:
         self.inner.stop()
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("AUTOTUNE_RUNS", str(tmp_path / "runs"))
 
 
 def ground() -> Ground:
