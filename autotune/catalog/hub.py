@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from autotune.catalog.files import home_dir, read_regular, write_whole
+from autotune.domain.config import YES
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ ANSWER_S = 3.0  # for the first byte
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _TOKEN = re.compile(r"[\x21-\x7e]{8,400}")
 _CHUNK = 1 << 16
-_YES = {"1", "on", "yes", "true"}
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -53,7 +53,7 @@ def offline() -> str | None:
     """The variable that forbids requests, if one does."""
     for name in (OFFLINE, HUB_OFFLINE):
         value = os.environ.get(name, "").strip().casefold()
-        if value and (name == OFFLINE or value in _YES):
+        if value and (name == OFFLINE or value in YES):
             return name
     return None
 

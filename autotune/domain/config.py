@@ -101,10 +101,8 @@ class Knob:
         if isinstance(value, bool):
             return value
         word = str(value).strip().casefold()
-        if word in {"on", "true", "yes", "1"}:
-            return True
-        if word in {"off", "false", "no", "0"}:
-            return False
+        if word in YES | NO:
+            return word in YES
         msg = f"{self.name} {value!r}{place} must be true or false"
         raise InputError(msg)
 
@@ -116,6 +114,7 @@ def _as_word(value: object) -> str:
     return str(value).strip()
 
 
+YES, NO = frozenset({"on", "true", "yes", "1"}), frozenset({"off", "false", "no", "0"})
 _OFF_ON = ("off", "on")
 _SAME_AS = {  # other words for a value
     "off": "none", "on": "full",  # as screens say it of choices that are switches

@@ -9,7 +9,7 @@ verification, replay and the sampler read these.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from autotune.frozen import dataclass
 
@@ -22,6 +22,7 @@ Quantity = Literal[
 ]  # fmt: skip
 TIMES = ("duration_s", "step_time_s", "tokens_per_s")  # quantities that say how fast it trains
 MemoryKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
+MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)  # what says most of a peak first
 # Log sd of a measured time between two runs of one configuration on one machine: clocks,
 # temperature, placement.
 BETWEEN_RUNS_SD = 0.03

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import local_folder
 from autotune.domain.config import FLASH
@@ -14,7 +14,7 @@ from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
-    from autotune.domain.job import Job
+    from autotune.domain.job import Base, Job
     from autotune.domain.model import Model
     from autotune.domain.software import KbitUpcast
 
@@ -33,7 +33,7 @@ class StepRequest:
     micro_batch_size: int
     seq_len: int
     precision: str
-    base: Literal["16bit", "32bit", "int8", "nf4"]
+    base: Base
     attention: str
     activation_checkpointing: str
     optimizer: str

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import NO, YES
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Beside
 from autotune.domain.typed.values import shown
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from autotune.domain.job import Objective, Uncounted
 
 
-_ON = {"true", "yes", "on", "1"}
-_OFF = {"false", "no", "off", "0"}
 _MOST = 10**12
 
 
@@ -144,8 +143,8 @@ class Keys:
         if value is None or isinstance(value, bool):
             return value
         word = str(value).strip().casefold()
-        if word in _ON | _OFF:
-            return word in _ON
+        if word in YES | NO:
+            return word in YES
         if word in {"auto", ""}:
             return None
         raise self._wrong(names, value, "must be true or false")

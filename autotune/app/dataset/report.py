@@ -73,7 +73,6 @@ def dataset_histogram(
     max_length: int | None = None,
     *,
     batch_size: int = WASTE_BATCH,
-    base_dir: Path | None = None,
     model: str | None = None,
     column: str | None = None,
 ) -> DatasetReport:
@@ -85,11 +84,8 @@ def dataset_histogram(
     if batch_size < 1 or (max_length is not None and max_length < 1):
         msg = f"batch size {batch_size} and max length {max_length} must be at least 1"
         raise InputError(msg)
-    folder = base_dir or Path()
-    count = count_dataset(
-        Path(path), tokenizer, folder,
-        model=find_model(model, folder) if model else None, column=column,
-    )  # fmt: skip
+    known = find_model(model, Path()) if model else None
+    count = count_dataset(Path(path), tokenizer, Path(), model=known, column=column)
     return report_of(count, max_length, batch_size, model=model, column=column)
 
 

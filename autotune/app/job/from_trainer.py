@@ -25,6 +25,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
+from autotune.space.enumerate import PLAIN
 from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
@@ -310,7 +311,7 @@ def _locked(parsed: Parsed, overrides: Overrides, devices: int) -> dict[str, Any
     locked = {
         knob: parsed.knobs[knob]
         for knob in _LOCKED
-        if knob in parsed.knobs and parsed.knobs[knob] != made_default(knob)
+        if knob in parsed.knobs and parsed.knobs[knob] != PLAIN[knob]
     }
     locked |= {knob: meaning[knob] for knob in sorted(parsed.kept) if knob in meaning}
     locked |= {knob: parsed.knobs[knob] for knob in _placed_saves(parsed) if knob in parsed.knobs}
@@ -333,11 +334,3 @@ def _placed_saves(parsed: Parsed) -> tuple[str, ...]:
     """What the file says of saves that is the user's: a limit, and a schedule by the epoch."""
     by_epoch = parsed.saves_per_epoch is not None
     return ("save_total_limit", *(("checkpoint_every_steps",) if by_epoch else ()))
-
-
-def made_default(knob: str) -> object:
-    """What the search leaves an opt-in knob at."""
-    return {
-        "packing": "off", "length_grouping": "off", "optimizer": "adamw_torch_fused",
-        "adapter_dtype": "fp32", "kernels": "none", "offload": "none",
-    }.get(knob, KNOBS[knob].choices[:1])  # fmt: skip

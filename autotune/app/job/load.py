@@ -215,18 +215,19 @@ def jobs_of_spec(
 
     name: what errors call it.
     """
-    if not isinstance(spec, dict):
-        msg = "the recorded job is no mapping of a job file's keys"
-        raise InputError(msg, "tune again from the job file")
-    return _jobs(Document(dict(spec), name), overrides, base_dir)
+    return _jobs(_recorded(spec, name), overrides, base_dir)
 
 
 def resolve_spec(spec: object, base_dir: Path) -> Job:
     """The job of a recorded `Job.spec`, resolved against today's catalogue."""
+    return resolve(checked(_recorded(spec, "recorded job")), base_dir)
+
+
+def _recorded(spec: object, name: str) -> Document:
     if not isinstance(spec, dict):
         msg = "the recorded job is no mapping of a job file's keys"
         raise InputError(msg, "tune again from the job file")
-    return resolve(checked(Document(spec, "recorded job")), base_dir)
+    return Document(dict(spec), name)
 
 
 def _without_another(job: Job, document: Document, variant: Variant) -> Job:

@@ -234,9 +234,9 @@ def slow_source_variance(counts: FloatArray, program_slow: FloatArray, source: f
     return np.maximum(several, program_slow)
 
 
-def is_new_program(job: Job, model: Fitted | None = None) -> bool:
+def is_new_program(job: Job) -> bool:
     """Whether no measured step is of the job's training program."""
-    return not (model or fitted()).programs.get(job.software.stack, 0)
+    return not fitted().programs.get(job.software.stack, 0)
 
 
 def program_range() -> tuple[float, float]:

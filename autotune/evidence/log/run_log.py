@@ -14,7 +14,7 @@ from bisect import bisect_left
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.domain.observation import BETWEEN_RUNS_SD, LOG_SD, MARKED, Observation
+from autotune.domain.observation import BETWEEN_RUNS_SD, LOG_SD, MARKED, MEMORY_KINDS, Observation
 from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
 
@@ -293,10 +293,8 @@ def _percent(share: float) -> str:
 
 def best_memory(log: RunLog) -> tuple[MemoryKind, float] | None:
     """The peak that says most: allocated before reserved before the driver's."""
-    order: tuple[MemoryKind, ...] = ("allocated", "reserved", "nvidia-smi", "unknown")
-    return next(
-        ((kind, log.memory_bytes[kind]) for kind in order if kind in log.memory_bytes), None
-    )
+    sizes = log.memory_bytes
+    return next(((kind, sizes[kind]) for kind in MEMORY_KINDS if kind in sizes), None)
 
 
 def with_elapsed(log: RunLog, elapsed_s: float, before_s: float) -> RunLog:

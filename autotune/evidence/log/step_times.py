@@ -34,11 +34,11 @@ import csv
 import json
 import statistics
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError, close_matches, did_you_mean
-from autotune.domain.job import VARIANTS
+from autotune.domain.job import VARIANTS, Base
 from autotune.domain.typed.values import shown
 from autotune.evidence.log.run_log import RunLog, Stretch
 from autotune.evidence.log.text import LONGEST_S, count, log_text, number, parsed_json
@@ -60,7 +60,7 @@ _NUMBERS = ("data_wait_s", "checkpoint_s", "evaluation_s", "memory_bytes")
 MAX_LINES = 1_000_000
 _MODEL = ("num_layers", "hidden_size", "intermediate_size", "vocab_size")
 MOST_WARM_UP, STALL = 10, 2.0  # steps of a session, and how many times the later median they take
-_METHOD = {"kind": ("full", "lora"), "base": ("16bit", "32bit", "int8", "nf4"),
+_METHOD = {"kind": ("full", "lora"), "base": get_args(Base),
            "variant": VARIANTS}  # fmt: skip
 
 

@@ -117,9 +117,9 @@ def spread_lengths(
 
 
 @lru_cache(maxsize=1024)
-def lengths_below(mean: float, relative_sd: float, longest: int) -> Lengths:
+def lengths_below(mean: float, longest: int) -> Lengths:
     """Lengths with a mean after truncation, whose longest row has `longest` tokens."""
-    trial = spread_lengths(mean, relative_sd, 1.0, longest, dropped=False)
+    trial = spread_lengths(mean, ASSUMED_SPREAD, 1.0, longest, dropped=False)
     values = np.asarray(trial.quantiles)
     for _ in range(20):
         values = np.minimum(values * (mean / _mean(values)), float(longest))
@@ -172,7 +172,7 @@ def _packed(row: Row, longest: int) -> RowLengths:
     if mean is None or mean.tokens >= longest or not _APART.search(row.notes):
         return RowLengths(constant(longest))
     why = f"spread of lengths {ASSUMED_SPREAD:g} of their mean"
-    inside = lengths_below(mean.tokens, ASSUMED_SPREAD, longest)
+    inside = lengths_below(mean.tokens, longest)
     return RowLengths(inside, assumed=(why,), apart=True)
 
 
@@ -214,7 +214,7 @@ def _assumed(row: Row, longest: int) -> RowLengths:
         if re.search(rf"\b{name}", row.notes, re.IGNORECASE) and tokens < longest:
             why = f"{name} rows of {tokens:g} tokens on average"
             return RowLengths(
-                lengths_below(tokens, ASSUMED_SPREAD, longest),
+                lengths_below(tokens, longest),
                 longest_known=_reached(row, tokens, longest),
                 assumed=(why,),
             )
@@ -230,7 +230,7 @@ def _around(row: Row, mean: StatedMean, longest: int | None) -> RowLengths:
         return RowLengths(constant(counted, known=False), longest_known=False, capped=False)
     why = f"spread of lengths {ASSUMED_SPREAD:g} of their mean"
     return RowLengths(
-        lengths_below(mean.tokens, ASSUMED_SPREAD, longest),
+        lengths_below(mean.tokens, longest),
         longest_known=_reached(row, mean.tokens, longest),
         assumed=(why,),
     )

@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
 from autotune.domain.config import UNSET, ZERO_STAGE, fsdp_settings
 from autotune.trainers.hf.adapter import mixed_precision
+from autotune.trainers.launch.config import KINDS
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Plan
 
-_DISTRIBUTED = {
-    "none": "NO",
-    "ddp": "MULTI_GPU",
-    "fsdp": "FSDP",
-    "zero2": "DEEPSPEED",
-    "zero3": "DEEPSPEED",
-}
 # With overlap_comm stage 2 has two buffers: DeepSpeed's default, which has one, split in two.
 BUCKETS = {1: 2, 2: 2, 3: 1}
 
@@ -28,7 +22,7 @@ def accelerate_yaml(plan: Plan) -> str:
     """The launcher's configuration. Keys are those accelerate 1.15 reads; it refuses others."""
     settings: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _DISTRIBUTED[plan.config.sharding],
+        "distributed_type": KINDS[plan.config.sharding],
         "num_machines": plan.offer.nodes,
         "num_processes": plan.offer.count,
         "machine_rank": 0,

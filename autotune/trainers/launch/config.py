@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 ACCELERATE_KEYS = {"compute_environment", "distributed_type", "num_machines", "machine_rank"}
 DEEPSPEED_KEYS = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
 _ACCELERATE = ACCELERATE_KEYS | {"mixed_precision", "num_processes"}
+KINDS = {  # accelerate's distributed_type of each sharding
+    "none": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED",
+}  # fmt: skip
+COUNTS = {  # DeepSpeed's keys -> the knobs
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
 STAGES = {0: "ddp", 1: "zero2", 2: "zero2", 3: "zero3"}
 
 
@@ -48,10 +55,7 @@ def add_accelerate(parsed: Parsed, values: Mapping[str, Any], name: str) -> None
             parsed.knobs["activation_checkpointing"] = "full"
     elif kind == "DEEPSPEED":
         _add_stage(parsed, keys.whole("deepspeed_config.zero_stage"), name)
-        for knob, key in (
-            ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-            ("micro_batch_size", "train_micro_batch_size_per_gpu"),
-        ):
+        for key, knob in COUNTS.items():
             _agree_count(parsed, knob, keys, f"deepspeed_config.{key}")
     elif kind == "MULTI_GPU":
         parsed.knobs.setdefault("sharding", "ddp")

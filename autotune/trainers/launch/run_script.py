@@ -8,6 +8,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from autotune.catalog.software import REQUIRED
 from autotune.domain.job import BYTES
 from autotune.domain.units import format_seconds
 from autotune.trainers.hf.launch import own_environment
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from autotune.trainers.contract import Plan
 
-PACKAGES = ("torch", "transformers", "peft", "accelerate")
 _HELP = {
     "MODEL": "model id or folder",
     "TOKENIZER": "tokenizer, if it is not the model's",
@@ -62,7 +62,7 @@ def run_sh(plan: Plan, files: Iterable[str], packages: Iterable[str]) -> str:
         *complete(files),
         *inputs(plan),
         *_places(plan),
-        *interpreter(plan, dict.fromkeys((*PACKAGES, *packages, *_for_preparing(plan)))),
+        *interpreter(plan, dict.fromkeys((*REQUIRED, *packages, *_for_preparing(plan)))),
         *_environment(plan),
         *_disk_check(plan),
         *_staging(plan),

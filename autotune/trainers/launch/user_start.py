@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.launch.config import STAGES, is_deepspeed, is_settings
+from autotune.trainers.launch.config import COUNTS, KINDS, STAGES, is_deepspeed, is_settings
 from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import TRAINERS
@@ -136,13 +136,6 @@ def _count(name: str, value: object) -> int:
 
 _OTHERWISE = 'write "auto" there, as transformers fills it in'
 _STAGE_OF = {"none": 0, "ddp": 0, **ZERO_STAGE}
-_KIND_OF = {
-    "none": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED",
-}  # fmt: skip
-_COUNTS = {
-    "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-}
 
 
 def patch_launcher(
@@ -183,7 +176,7 @@ def patch_launcher(
 
 def takes(beside: Mapping[str, Any], sharding: str) -> bool:
     """Whether an accelerate config can start that sharding by changing values alone."""
-    wanted = _KIND_OF[sharding]
+    wanted = KINDS[sharding]
     section = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config"}.get(wanted)
     return section is None or bool(beside.get(section))
 
@@ -193,7 +186,7 @@ def deepspeed_changes(
 ) -> tuple[Changes, list[str]]:
     """What a DeepSpeed config has to say; train_batch_size is the contract and stays."""
     changes: Changes = {}
-    for key, knob in _COUNTS.items():
+    for key, knob in COUNTS.items():
         if _is_stated(values.get(key)):
             changes[key] = getattr(config, knob)
     for name in ("bf16", "fp16"):
@@ -212,7 +205,7 @@ def _accelerate_changes(
     changes: Changes = {}
     kind = values.get("distributed_type")
     if kind is not None and not (kind == "MULTI_GPU" and config.sharding == "none"):
-        changes["distributed_type"] = _KIND_OF[config.sharding]
+        changes["distributed_type"] = KINDS[config.sharding]
     if values.get("num_processes") is not None:
         changes["num_processes"] = devices
     if str(values.get("mixed_precision")) in {"bf16", "fp16"}:
@@ -221,7 +214,7 @@ def _accelerate_changes(
     if at_key(values, "fsdp_config.fsdp_activation_checkpointing") is True:
         full = config.activation_checkpointing == "full"
         changes["fsdp_config.fsdp_activation_checkpointing"] = full
-    for key, knob in _COUNTS.items():
+    for key, knob in COUNTS.items():
         if _is_stated(at_key(values, f"deepspeed_config.{key}")):
             changes[f"deepspeed_config.{key}"] = getattr(config, knob)
     changes |= _offload(values, "deepspeed_config.offload_{}_device", config)
