@@ -50,6 +50,23 @@ def test_after_two_that_broke_the_next_differs_in_all_that_they_share(machine: M
     assert machine.predicted_memory[index] < machine.limit[index]
 
 
+def test_several_workers_differ_from_what_broke_while_others_still_measure(
+    machine: Machine,
+) -> None:
+    study = optuna.create_study()
+    first = [asked(machine, study) for _ in range(8)]
+    for trial in first[:2]:
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    read = {dimension.name for part in machine.parts for dimension in part.reads} - {"gpu"}
+    one, other = (trial.params for trial in first[:2])
+    shared = {name for name in read if one[name] == other[name]}
+    assert shared, "the two that broke have something in common"
+    later = [asked(machine, study).params for _ in range(2)]
+    assert all(params[name] != one[name] for params in later for name in shared)
+    assert later[0] != later[1]
+    assert not any(params == trial.params for params in later for trial in first)
+
+
 def test_once_something_ran_what_broke_may_be_tried_in_part_again(machine: Machine) -> None:
     study = optuna.create_study()
     broken = two_broken(machine, study)

@@ -47,7 +47,7 @@ def next_probe(posterior: Posterior) -> Proposal | None:
     chance, fits = posterior.chance(at), posterior.fits_probability
     if posterior.incumbent is None:
         if only_broke(posterior.history):
-            at = _unlike_what_broke(posterior)
+            at = unlike_what_broke(posterior)
             chance = posterior.chance(at)
         index = int(at[np.argmin(posterior.log_cost[at] - np.log(chance))])
         return Proposal(index, math.inf, math.inf, float(fits[index]), "first")
@@ -69,7 +69,7 @@ def only_broke(history: History) -> bool:
     return len(history.broken) >= BROKEN and not history.probes
 
 
-def _unlike_what_broke(posterior: Posterior) -> Indices:
+def unlike_what_broke(posterior: Posterior) -> Indices:
     """Candidates that differ in as much as can be of what all probes that broke had in common.
 
     Any of that may be why they broke. What the model calls cheapest is mostly of one kind, so that

@@ -4,7 +4,7 @@ Until something that fits was measured, the model's order would hand eight worke
 the same. So worlds are drawn from the joint posterior of the candidates and of what is pending: in
 each the best of what is pending and fits is known, and a candidate is worth what it saves beyond
 that, where it fits itself. The first worker tries the model's best, the others what helps where
-that is slow or does not fit.
+that is slow or does not fit. Where two broke and none ran, only what is unlike them is asked for.
 
 Source: multi-point expected improvement by draws, one point after another: Ginsbourger et al.,
 "Kriging is well-suited to parallelize optimization" (2010), section 3; Snoek et al., "Practical
@@ -20,7 +20,13 @@ import numpy as np
 
 from autotune.search.posterior.acquisition import Proposal
 from autotune.search.posterior.improvement import SECOND, expected_improvement
-from autotune.search.posterior.lookahead import LOOKED_AT, beliefs, over_limit
+from autotune.search.posterior.lookahead import (
+    LOOKED_AT,
+    beliefs,
+    only_broke,
+    over_limit,
+    unlike_what_broke,
+)
 from autotune.search.priced import MEMORY
 
 if TYPE_CHECKING:
@@ -41,8 +47,11 @@ def next_of_several(posterior: Posterior) -> Proposal | None:
     pending = list(dict.fromkeys(posterior.history.pending))
     if not len(posterior.shortlist) or not pending:
         return None
+    open_ = posterior.shortlist
+    if only_broke(posterior.history):
+        open_ = unlike_what_broke(posterior)
     unsettled = posterior.unsettled()
-    candidates = _promising(unsettled, pending)
+    candidates = _promising(unsettled, pending, open_)
     values, fits = _worlds(unsettled, np.append(candidates, np.asarray(pending, np.intp)))
     own = len(candidates)
     best = np.where(fits[own:], values[own:], np.inf).min(axis=0)
@@ -52,9 +61,9 @@ def next_of_several(posterior: Posterior) -> Proposal | None:
     return Proposal(index, math.inf, math.inf, float(unsettled.fits_probability[index]), "first")
 
 
-def _promising(posterior: Posterior, pending: list[int]) -> Indices:
-    """Candidates that may be better than the best that is pending, and the model's best."""
-    at, waiting = posterior.shortlist, np.asarray(pending, np.intp)
+def _promising(posterior: Posterior, pending: list[int], at: Indices) -> Indices:
+    """Those of `at` that may be better than the best that is pending, and the model's best."""
+    waiting = np.asarray(pending, np.intp)
     best = int(waiting[np.argmin(_worth(posterior, waiting))])
     mean, _, learned = posterior.comparison(at, best)
     bold = expected_improvement(mean, LOOKED_AT * learned) * posterior.chance(at)
