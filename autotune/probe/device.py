@@ -68,6 +68,7 @@ class LocalDevice:
     part_of: Device | None = None
     unified: bool = False  # it has no memory of its own: the host's is counted
     refused: str = ""  # why its memory could not be read; the bytes are 0 then
+    elsewhere: bool = False  # workers have it: what is known here is its kind
 
     @property
     def is_cpu(self) -> bool:

@@ -65,14 +65,18 @@ class Memo:
     """Records of this and earlier studies on one device with one set of versions."""
 
     def __init__(self, own: Path | None, shared: Path | None, fingerprint: str) -> None:
-        """own: this run's record; shared: of all runs of this user. None: kept in memory only."""
+        """own: this run's record; shared: of all runs of this user. None: kept in memory only.
+
+        fingerprint: of the device; empty where workers elsewhere have it, so that the first of
+        their probes says which it is.
+        """
         self.fingerprint = fingerprint
         self.versions = installed_versions()
         self._own = ProbeLog(own) if own else None
         self._shared = SharedProbeLog(shared) if shared else None
         self.records: list[ProbeRecord] = list(self._own.records) if self._own else []
         mine = {(r.key, r.when) for r in self.records}
-        others = self._shared.records if self._shared else []
+        others = self._shared.records if self._shared and fingerprint else []
         self.earlier = [r for r in others if (r.key, r.when) not in mine and self._current(r)]
         self.stale = sum(not self._current(r) for r in others)
         self.bad = len(self._shared.bad) if self._shared else 0  # lines of others that hold none
@@ -91,7 +95,8 @@ class Memo:
     def _same(self, record: ProbeRecord) -> bool:
         measured = record.result.get("versions", {})
         same = all(measured.get(name, value) == value for name, value in self.versions.items())
-        return record.fingerprint == self.fingerprint and same
+        first = next((r.fingerprint for r in self.records if r.fingerprint), "")
+        return record.fingerprint == (self.fingerprint or first) and same
 
     @property
     def foreign(self) -> int:

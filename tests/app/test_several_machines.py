@@ -121,8 +121,9 @@ def test_the_answer_names_the_machines_and_keeps_the_global_batch(
 
 def test_workers_probe_one_machine_of_a_job_that_has_one() -> None:
     both = job("2x8xh100-sxm over efa", "8xh100-sxm")
-    _, offer = remote_for(both, None)
+    local, offer = remote_for(both, None)
     assert (offer.count, offer.network) == (8, None)
+    assert local.elsewhere, "its driver is the workers' to know"
     with pytest.raises(NoLocalDevice, match="a worker probes one machine") as error:
         remote_for(job("2x8xh100-sxm over efa"), None)
     assert "--probe-on h100-sxm" in error.value.hint

@@ -137,6 +137,21 @@ def test_a_second_study_reuses_and_other_versions_or_devices_are_stale(
     assert third.stale == 1
 
 
+def test_probes_of_workers_elsewhere_are_of_one_device_unless_they_differ(
+    good: ProbeRecord, tmp_path: Path
+) -> None:
+    own = tmp_path / "probes.jsonl"
+    led = Memo(own, None, "")
+    for key in ("one", "two"):
+        led.add(replace(good, key=key))
+    assert led.foreign == 0, "whoever leads has no such device, and knows none"
+    led.add(replace(good, key="three", fingerprint="of another driver"))
+    assert led.foreign == 1
+    assert Memo(own, None, "").foreign == 1, "as after --resume"
+    assert Memo(own, None, good.fingerprint).foreign == 1
+    assert Memo(own, None, "of another driver").foreign == 2
+
+
 def test_a_save_answers_for_every_candidate_whose_checkpoint_reads_the_same(
     good: ProbeRecord, offer: Offer, config: Config
 ) -> None:

@@ -277,8 +277,8 @@ def remote_for(job: Job, on: str | None) -> tuple[LocalDevice, Offer]:
         )  # fmt: skip
     else:
         offer = alone[0]
-    total = offer.device.memory_driver_bytes
-    return LocalDevice(0, offer.device.name, total, 0.0, "", offer.device), offer
+    device, total = offer.device, offer.device.memory_driver_bytes
+    return LocalDevice(0, device.name, total, 0.0, "", device, elsewhere=True), offer
 
 
 def lent_offer(job: Job, name: str) -> Offer:

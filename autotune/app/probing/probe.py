@@ -82,7 +82,8 @@ class Prober:
         self.score, self.allowed = score_name(bill, objective), options.allowed  # as a Measurer
         shared = home_dir() / PROBES_FILE if options.reuse else None
         self.fingerprint = devices.fingerprint(local)
-        self.memo = Memo(folder / PROBES_FILE, shared, self.fingerprint)
+        known = "" if local.elsewhere else self.fingerprint
+        self.memo = Memo(folder / PROBES_FILE, shared, known)
         place = Place(local, folder / PROBING_FOLDER, options.timeout_s, logs=folder / LOGS_FOLDER,
                       meeting=options.meeting)  # fmt: skip
         place = replace(place, worker=options.worker or place.worker)
