@@ -26,7 +26,7 @@ from autotune.app.probing.plan import Ground, local_bill
 from autotune.app.probing.probe import Prober
 from autotune.app.workers import lead
 from autotune.app.workers import terms as terms_of_study
-from autotune.app.workers.executor import LocalExecutor
+from autotune.app.workers.executor import LocalExecutor, WorkerState
 from autotune.app.workers.join import KNOWN_PROBES, LEFT, LEFT_FILE, leave, reasons, work
 from autotune.app.workers.lead import Question, probe_by_workers
 from autotune.app.workers.terms import checked, ground_of, terms_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.app.probing.study import Probed
-    from autotune.app.workers.executor import WorkerJob, WorkerState
+    from autotune.app.workers.executor import WorkerJob
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -278,6 +278,23 @@ def test_a_leader_says_what_it_waits_for_and_who_begins_with_what(
     news.hear([(3, "one", 0)], bill)
     news.hear([(3, "one", 0)], bill)
     assert told[3:] == [f"worker one probes {short(bill.candidates.config(0))}"]
+
+
+def test_a_leader_says_that_its_workers_wait_in_a_queue_and_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, told = [100.0], list[str]()
+    monkeypatch.setattr(lead, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    news = lead.News(told.append, "autotune worker run", waits=False, since=now[0])
+    bill = ground().bill
+    queued = [WorkerState(name, "queued", why="pending: Priority") for name in "ab"]
+    now[0] += 60.0
+    news.hear([], bill, [queued[0], WorkerState("b", "running")])
+    assert told[1:] == [], "one of them is about to probe"
+    news.hear([], bill, queued)
+    assert told[1:] == [
+        "nobody has probed for 60.0 s; 2 workers are queued or starting (pending: Priority)"
+    ]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("1 probe is kept", "--resume")])

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.app.workers import slurm
 from autotune.app.workers.executor import WorkerJob
+from autotune.app.workers.lead import Crew
 from autotune.app.workers.slurm import SlurmExecutor
 from autotune.domain.errors import InputError
 
@@ -50,8 +52,9 @@ elif me == "squeue":
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
+            waits = (home / "full").exists()
             if state != "Z":
-                print(f"{{entry.name}}|RUNNING")
+                print(f"{{entry.name}}|" + ("PENDING|Priority" if waits else "RUNNING|None"))
 else:
     for number in sys.argv[1:]:
         try:
@@ -144,7 +147,37 @@ def test_while_the_controller_is_away_nothing_counts_as_lost(
     (home / "down").touch()
     found = state(executor, "1")
     assert found.state == "running"
+    assert found.unheard
     assert "Unable to contact slurm controller" in found.why
+
+
+def test_that_the_controller_is_away_and_that_it_is_back_is_said_once(
+    executor: SlurmExecutor, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "ASK_S", 0.0)
+    told: list[str] = []
+    crew = Crew(executor, job(tmp_path, SLEEPS), 1, told.append)
+    crew.start()
+    for is_down in (False, True, True, False, False):
+        (home / "down").touch() if is_down else (home / "down").unlink(missing_ok=True)
+        assert [found.state for found in crew.watch()] == ["running"]
+    assert [line.partition(":")[0] for line in told] == [
+        "squeue refused", "it is known again how the workers are",
+    ]  # fmt: skip
+    assert "taken to run on" in told[0]
+
+
+def test_a_job_that_waits_says_why_and_the_controller_is_not_asked_at_every_look(
+    executor: SlurmExecutor, home: Path, tmp_path: Path
+) -> None:
+    (home / "full").touch()
+    executor.start(job(tmp_path, SLEEPS), "1")
+    found = state(executor, "1")
+    assert (found.state, found.why) == ("queued", "pending: Priority")
+    (home / "full").unlink()
+    assert state(executor, "1").state == "queued", "what it said a moment ago"
+    executor.start(job(tmp_path, SLEEPS), "2")
+    assert state(executor, "1").state == "running"
 
 
 def test_the_next_search_takes_over_a_job_that_outlived_the_last(

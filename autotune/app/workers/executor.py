@@ -58,12 +58,16 @@ class WorkerJob:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """How a worker is. code: of its exit, where it has ended and that is known."""
+    """How a worker is. code: of its exit, where it has ended and that is known.
+
+    unheard: whether who runs it did not answer when it was asked, so that it is taken to run on.
+    """
 
     name: str
     state: Literal["queued", "running", "ended"]
     code: int | None = None
     why: str = ""
+    unheard: bool = False
 
     @classmethod
     def of_exit(cls, name: str, code: int, why: str) -> Self:

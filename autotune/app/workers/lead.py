@@ -184,6 +184,7 @@ class Crew:
     announce: Callable[[str], None]
     started: int = 0
     gone: set[str] = field(default_factory=set)
+    unheard: bool = False
 
     def start(self) -> None:
         """The first of them."""
@@ -197,6 +198,7 @@ class Crew:
     def watch(self) -> list[WorkerState]:
         """Those that are still there. One that was killed is replaced, a few times."""
         states = self.executor.states()
+        self._say_whether_heard(states)
         for state in states:
             if state.state == "ended" and state.name not in self.gone:
                 self.gone.add(state.name)
@@ -206,6 +208,15 @@ class Crew:
                     self._start_one()
                     states = self.executor.states()
         return [state for state in states if state.state != "ended"]
+
+    def _say_whether_heard(self, states: Sequence[WorkerState]) -> None:
+        """That who runs the workers does not answer, and that it does again; each once."""
+        why = next((state.why for state in states if state.unheard), "")
+        if why and not self.unheard:
+            self.announce(f"{why}; the workers are taken to run on")
+        elif self.unheard and not why:
+            self.announce("it is known again how the workers are")
+        self.unheard = bool(why)
 
     def let_leave(self) -> None:
         """Workers see by themselves that it is over."""
@@ -247,18 +258,34 @@ class News:
         else:
             self.announce(f"others join it with: {self.joined_by}")
 
-    def hear(self, at_work: Sequence[tuple[int, str, int]], bill: Bill) -> None:
-        """What is probed now: the number of each trial, its worker and its candidate."""
+    def hear(
+        self, at_work: Sequence[tuple[int, str, int]], bill: Bill, crew: Sequence[WorkerState] = ()
+    ) -> None:
+        """What is probed now: the number of each trial, its worker and its candidate.
+
+        crew: those of the leader's own workers that have not ended.
+        """
         for number, name, index in at_work:
             if number not in self.begun:
                 self.announce(f"worker {name} probes {short(bill.candidates.config(index))}")
             self.begun.add(number)
+        queued = [state for state in crew if state.state == "queued"]
         if at_work:
             self.since, self.silent_s = time.monotonic(), WAITING_S
-        elif self.waits and time.monotonic() - self.since >= self.silent_s:
+        elif (
+            self.waits or (queued and len(queued) == len(crew))
+        ) and time.monotonic() - self.since >= self.silent_s:
             told = format_seconds(self.silent_s)
-            self.announce(f"nobody has probed for {told}; a worker joins it with: {self.joined_by}")
+            self.announce(f"nobody has probed for {told}; {self._what_for(queued)}")
             self.silent_s *= 2.0
+
+    def _what_for(self, queued: Sequence[WorkerState]) -> str:
+        """What would change that nobody probes."""
+        if not queued:
+            return f"a worker joins it with: {self.joined_by}"
+        whys = ", ".join(dict.fromkeys(state.why for state in queued if state.why))
+        count = f"{len(queued)} workers are" if len(queued) > 1 else "its worker is"
+        return f"{count} queued or starting" + (f" ({whys})" if whys else "")
 
 
 def _followed(
@@ -273,12 +300,13 @@ def _followed(
     """
     known: object = None
     task = Task("search")
+    living: Sequence[WorkerState] = ()
     quiet_since = time.monotonic()
     while True:
         led.shared.bury()
         led.gather()
         records, pending = led.shared.look()
-        news.hear(search.at_work(pending), prober.bill)
+        news.hear(search.at_work(pending), prober.bill, living)
         state = (len(records), [trial.number for trial in pending])
         if state != known:  # otherwise nothing else follows from it
             known, task = state, search.decide(led.shared, prober, len(prober.bill))

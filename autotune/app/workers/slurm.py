@@ -32,6 +32,7 @@ COMMANDS = ("sbatch", "squeue", "scancel")
 ANSWER_S = 60.0  # for the controller to answer
 LEAVE_S = 60.0  # for jobs to go: Slurm's own KillWait is 30 s
 POLL_S = 0.5
+ASK_S = 5.0  # between two questions to the controller, which all users of the cluster share
 LOST = "Slurm ended it without an exit code: its node failed, its time was up, or it was cancelled"
 _ID = re.compile(r"(\d+)(?:;[\w.-]+)?")
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
@@ -64,6 +65,7 @@ class SlurmExecutor:
             raise InputError(msg, "start the search on a login node of the cluster")
         self._jobs: dict[str, _Submitted] = {}
         self._survivors: list[_Submitted] | None = None
+        self._heard: tuple[float, dict[str, str] | InputError] | None = None  # when, and what
 
     def start(self, job: WorkerJob, name: str) -> None:
         """Submit one, or take over one that an earlier search left running in this folder."""
@@ -73,6 +75,7 @@ class SlurmExecutor:
         except OSError as error:
             msg = f"{log.parent} cannot be made: {error.strerror or error}"
             raise InputError(msg, "--run DIR names a folder that the nodes share") from None
+        self._heard = None
         if self._survivors is None:
             self._survivors = _survivors(log.parent)
         if self._survivors:
@@ -94,21 +97,29 @@ class SlurmExecutor:
         """How each is. What the controller does not answer about is taken to run on."""
         if not self._jobs:
             return []
-        try:
-            queued = _queue([job.number for job in self._jobs.values()])
-        except InputError as error:
-            return [self._ended(n, j) or WorkerState(n, "running", why=error.message)
+        if self._heard is None or time.monotonic() - self._heard[0] >= ASK_S:
+            said: dict[str, str] | InputError
+            try:
+                said = _queue([job.number for job in self._jobs.values()])
+            except InputError as error:
+                said = error
+            self._heard = time.monotonic(), said
+        _, heard = self._heard
+        if isinstance(heard, InputError):
+            return [self._ended(n, j) or WorkerState(n, "running", why=heard.message, unheard=True)
                     for n, j in self._jobs.items()]  # fmt: skip
-        return [self._state(name, job, queued) for name, job in self._jobs.items()]
+        return [self._state(name, job, heard) for name, job in self._jobs.items()]
 
     def _state(self, name: str, job: _Submitted, queued: dict[str, str]) -> WorkerState:
-        state = queued.get(job.number)
         ended = self._ended(name, job)
         if ended is not None:
             return ended
-        if state is None:
+        if job.number not in queued:
             return WorkerState(name, "ended", None, LOST)
-        return WorkerState(name, "queued" if state in _WAITING else "running", why=state.lower())
+        state, _, why = queued[job.number].partition("|")
+        if state in _WAITING:
+            return WorkerState(name, "queued", why=": ".join(filter(None, (state.lower(), why))))
+        return WorkerState(name, "running", why=state.lower())
 
     @staticmethod
     def _ended(name: str, job: _Submitted) -> WorkerState | None:
@@ -123,6 +134,7 @@ class SlurmExecutor:
 
     def stop(self) -> None:
         """Cancel what is queued or running, and wait until Slurm has ended it."""
+        self._heard = None
         numbers = [job.number for job in (*self._jobs.values(), *(self._survivors or ()))]
         if not numbers:
             return
@@ -172,14 +184,14 @@ def _survivors(folder: Path) -> list[_Submitted]:
 
 
 def _queue(numbers: Sequence[str]) -> dict[str, str]:
-    """State by number of those jobs that Slurm still has; it forgets them some time after."""
-    answer = _ask(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T"])
+    """State and reason, by number, of those jobs that Slurm still has; in time it forgets them."""
+    answer = _ask(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r"])
     rows = (line.strip().partition("|") for line in answer.splitlines())
     over = {
         "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
         "PREEMPTED", "TIMEOUT", "REVOKED",
     }  # fmt: skip
-    return {n: state for n, _, state in rows if n in numbers and state not in over}
+    return {n: s for n, _, s in rows if n in numbers and s.partition("|")[0] not in over}
 
 
 def _ask(
