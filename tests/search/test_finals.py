@@ -13,6 +13,7 @@ import pytest
 from autotune.search.measured.finals import (
     IN_VAIN,
     MOST_AGAIN,
+    MOST_AT_ONCE,
     MOST_RUNS,
     Finals,
     finals_of,
@@ -86,6 +87,25 @@ def test_a_rival_that_is_close_takes_turns_with_the_pick() -> None:
     assert max(counts) <= 1
     assert turns[:3] == [0, 1, 1], "A B, then B A: what drifts cancels"
     assert turns.count(0) < MOST_RUNS, "its first run counts too"
+
+
+def at_once(contest: Contest) -> list[int]:
+    """What idle workers begin to measure again, one after the other, until there is no more."""
+    running: list[int] = []
+    while (index := contest.finals().next(running)) is not None:
+        running.append(index)
+    return running
+
+
+def test_several_workers_measure_a_few_of_one_turn_at_the_same_time_and_begin_no_other() -> None:
+    contest = Contest(*(always(10.0 + i / 100.0) for i in range(MOST_AT_ONCE + 2)))
+    running = at_once(contest)
+    assert len(set(running)) == len(running) == MOST_AT_ONCE
+    assert 0 in running, "the pick is one of them"
+    contest.records.append(record(10, 0, 10.0))
+    later = [index for index in running if index]
+    new = contest.finals().next(later)
+    assert new not in running, "the pick's next turn follows from what the others take"
 
 
 def test_equals_are_a_tie_and_what_is_a_tenth_behind_is_none() -> None:

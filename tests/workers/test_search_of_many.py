@@ -37,8 +37,9 @@ from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.search.measured.joining import TERMS, Place, leading
 from autotune.search.measured.joining import terms_of as study_and_terms
+from autotune.search.measured.measurer import End
 from autotune.search.measured.shared import SharedSearch, Task
-from autotune.search.study.record import TRIALS_FILE
+from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.search.study.storage import shared_study
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
@@ -259,6 +260,39 @@ def test_who_left_is_believed_though_a_leader_was_killed_when_it_had_cleared_the
     (folder / LEFT_FILE).write_text("{")
     with leading(search_of, place, asked, resume=True) as led:
         assert reasons(led.shared, tmp_path, asked) == []
+
+
+def test_the_best_are_measured_again_side_by_side_and_only_behind_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bill = ground().bill
+    own = SharedSearch(bill, "cost", "calibrated", 0, {})
+    records = [
+        TrialRecord(index, "trial", own.space.params(index), 1.0, {}, fits=True, reason="fits",
+                    measured={"compute": 1.0}, config=bill.candidates.config(index).key)
+        for index in range(4)
+    ]  # fmt: skip
+    pending: list[Any] = []
+    shared: Any = SimpleNamespace(look=lambda: (records, pending), study=None)
+    measurer: Any = SimpleNamespace()
+    behind = SimpleNamespace(
+        again=(), next=lambda running: min({1, 2} - set(running), default=None)
+    )
+    monkeypatch.setattr(own, "hear", lambda *_: None)
+    monkeypatch.setattr(own, "posterior", lambda *_: None)
+    monkeypatch.setattr(own, "_finals", lambda *_: behind)
+    monkeypatch.setattr(own, "_end_of_search", lambda *_: End("it is over", by_itself=True))
+    monkeypatch.setattr(own, "_ended_before", lambda *_: End("it is over", by_itself=True))
+    monkeypatch.setattr(own, "_front_is_worth", lambda *_: False)
+    asked = []
+    for _ in range(3):
+        task = own.decide(shared, measurer, 9)
+        asked.append((task.kind, task.index))
+        pending.append(SimpleNamespace(params=own.space.params(task.index)))
+    assert asked == [("again", 1), ("again", 2), ("wait", -1)]
+    assert counted == [[], [1], [], [1, 2]], "they are not in the budget that ended the search"
+    pending[:] = [SimpleNamespace(params=own.space.params(7))]
+    assert own.decide(shared, measurer, 9).kind == "wait", "one is measured for the first time"
 
 
 def test_a_leader_says_what_it_waits_for_and_who_begins_with_what(

@@ -1,6 +1,7 @@
 """Who is measured again before there is an answer, and whether there can be one.
 
-The pick and its rivals take turns, so that what drifts meanwhile touches all alike. Everything
+The pick and its rivals take turns, so that what drifts meanwhile touches all alike; several workers
+measure a few of one turn at the same time (`python -m bench.finals`: what that saves). Everything
 follows from the records, so that a search that was killed goes on with the same measurements.
 """
 
@@ -27,7 +28,7 @@ from autotune.search.posterior.repeats import (
 from autotune.search.selection import TIE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.search.posterior.acquisition import Posterior
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 CLOSE = 0.03  # a rival this near to the pick is measured again as well
 MOST_RUNS = 4  # of one candidate
 MOST_AGAIN = 10  # measurements made again, in all
+MOST_AT_ONCE = 3  # of them; with more, rivals are measured that the others' figures would rule out
 IN_VAIN = 3  # measurements made again that all were disturbed: no more of them
 ODD = 1.25  # times what is usual of a candidate's distance from the calibrated model
 LEAST_USUAL, UNKNOWN_USUAL, ENOUGH = 0.05, 0.25, 4  # of that; where fewer than so many are known
@@ -60,15 +62,20 @@ class Finals:
     modelled: FloatArray
     in_vain: bool
 
-    def next(self) -> int | None:
-        """The candidate to measure again now; None when nothing more is to be gained."""
-        if self.pick is None or len(self.again) >= MOST_AGAIN or self.in_vain:
+    def next(self, running: Collection[int] = ()) -> int | None:
+        """The candidate to measure again now; None when nothing more is to be gained.
+
+        running: those that peers measure again now. None as well where the turn has no other.
+        """
+        if self.pick is None or len(self.again) + len(running) >= MOST_AGAIN or self.in_vain:
+            return None
+        if len(running) >= MOST_AT_ONCE:
             return None
         wanting = self._wanting()
-        if not wanting:
+        fewest = min((len(self.runs[index]) for index in wanting), default=0)
+        turn = [i for i in wanting if len(self.runs[i]) == fewest and i not in running]
+        if not turn:
             return None
-        fewest = min(len(self.runs[index]) for index in wanting)
-        turn = [index for index in wanting if len(self.runs[index]) == fewest]
         return turn[0] if fewest % 2 else turn[-1]  # A B, then B A: what drifts cancels
 
     def _wanting(self) -> list[int]:

@@ -2,8 +2,8 @@
 
 Every worker asks the same question of the same study: is another candidate worth measuring, is the
 front, has the pick to be measured again, or is it over? Candidates are measured side by side, with
-those of peers counted as pending. What ends a search is judged when nothing is pending any more,
-and its best are measured again by one worker at a time, so that what drifts touches all alike.
+those of peers counted as pending. What ends a search is judged when nothing is pending any more.
+Its best are then measured again, a few at the same time, so that what drifts touches all alike.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class SharedSearch(MeasuredSearch):
             except StopSearch as stop:
                 shared.drop(trial)
                 if task.kind == "again":
-                    return Task("end", f"{stop}, before the pick could be run again")
+                    late = "" if shared.pending() else ", before the pick could be run again"
+                    return Task("end", f"{stop}{late}")
                 self.refused = str(stop)
             except BaseException:
                 if not log.has(trial.number):  # otherwise the disk has it, and others tell it
@@ -187,34 +188,46 @@ class SharedSearch(MeasuredSearch):
         """What is to be done next, by all that is known now."""
         self.hear(shared, measurer)
         records, pending = shared.look()
-        last = records[-1] if records else None
+        prober = None if isinstance(measurer, FunctionMeasurer) else measurer
+        last, running = records[-1] if records else None, self._candidates(pending)
+        tried = {self._candidate(r) for r in records if r.kind == "trial"}
+        finals = bool(running) and tried.issuperset(running)  # nothing else is measured twice
         again = False
-        if last and not isinstance(measurer, FunctionMeasurer) and is_final(last, measurer.allowed):
-            again = True
-            end = self._ended_before(shared.study, measurer, last)
+        if prober and last and is_final(last, prober.allowed):
+            again, end = True, self._ended_before(shared.study, prober, last)
         else:
+            if prober and finals:  # what is measured again had no part in what ended the search
+                prober.count_pending(())
             found = self._end_of_search(shared, measurer, trials, records, pending)
+            if prober and finals:
+                prober.count_pending(running)
             if found is None:
-                return Task("search")
+                return Task("wait" if finals else "search")
             end = found
-        if pending:
+        if pending and not (prober and finals):
             return Task("wait")
-        if isinstance(measurer, FunctionMeasurer):
+        if prober is None:
             return Task("end", end.why, end.by_itself)
-        return self._behind(shared, measurer, trials, records, end, again=again)
+        again |= finals
+        return self._behind(shared, prober, trials, records, running, end, again=again)
 
     def _behind(
         self, shared: SharedStudy, measurer: SharedMeasurer, trials: int,
-        records: list[TrialRecord], end: End, *, again: bool,
+        records: list[TrialRecord], running: list[int], end: End, *, again: bool,
     ) -> Task:  # fmt: skip
-        """What is done behind the search: the front, the best once more. again: that was begun."""
+        """What is done behind the search: the front, the best once more. again: that was begun.
+
+        running: candidates that peers measure again now.
+        """
         if not again and end.by_itself and self._front_is_worth(shared.study, measurer, records):
             return Task("front")
         finals = self._finals(self.posterior(shared.study), records)
-        index = finals.next()
+        index = finals.next(running)
         if index is not None:
             allowed = {} if end.by_itself else measurer.allowed
             return Task("again", index=index, done=finals.again.count(index), allowed=allowed)
+        if running:
+            return Task("wait")
         if again and end.by_itself and overturned(records, self._candidate):
             found = self._end_of_search(shared, measurer, trials, records, [])
             return Task("search") if found is None else Task("end", found.why, found.by_itself)
