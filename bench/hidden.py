@@ -39,7 +39,8 @@ class ByHand:
 class Hidden(ABC):
     """A `Priced` for the sampler, and the truth for the experiment.
 
-    levels: by parameter, its values (categorical) or how many positions it has (ordinal).
+    levels: by parameter, its values (categorical) or how many positions it has (ordinal). errs:
+    what else the errors of its probes are drawn from: the same machine, measured another time.
     """
 
     parts: tuple[Part, ...]
@@ -49,6 +50,7 @@ class Hidden(ABC):
     seed: int
     levels: Mapping[str, int | tuple[Any, ...]]
     by_hand: ByHand
+    errs: tuple[int, ...] = ()
 
     @abstractmethod
     def __len__(self) -> int:
@@ -133,7 +135,7 @@ class Hidden(ABC):
 
     def probe(self, index: int) -> dict[str, float] | None:
         """What one probe measures; None when it runs out of memory. The same index, the same."""
-        draw = np.random.default_rng([self.seed, 2, index])
+        draw = np.random.default_rng([self.seed, 2, index, *self.errs])
         measured = {}
         for part in self.parts:
             row = int(part.row_of[index])

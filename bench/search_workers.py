@@ -12,6 +12,10 @@ reach_s       simulated, until its pick was as good as the pick of one worker (w
               stayed so; null where it never was
 wall_share    reach_s over the wall_s of one worker: what the same pick costs in waiting
 within        share of the machines on which that is a quarter at most
+beside        mean regret at a quarter of one worker's wall_s minus that of its pick, in points, 150
+              at most each, and the standard error: whether they are as good by then
+again         share of the machines on which one worker whose measurements err otherwise reaches the
+              pick of one worker at all, in the same number of probes: what is luck of it
 stop_share    the same of a search that ends by itself: until its pick was as good as that of one
               worker when it would have ended, over what it took then
 stop_within   share of the machines on which that is a quarter at most
@@ -41,12 +45,15 @@ if TYPE_CHECKING:
     from bench.hidden import Hidden
 
     Drawn = Callable[[str, int], Hidden]
-    Task = tuple[Drawn, str, int, int, int]  # the machine, by scenario and seed; workers, probes
+    # the machine, by scenario and seed; workers, probes; what else its probes' errors come from
+    Task = tuple[Drawn, str, int, int, int, tuple[int, ...]]
 
 SCENARIOS = ("billed_physics", "billed_noisy", "billed_good")
 MACHINES, PROBES = 6, 12
 START_S, STEPS_S, UNLIKE = 40.0, 20.0, 0.25  # of a probe; sd of the log of what its steps take
 QUARTER, SLICES, TWICE = 0.25, 12, 2
+MOST_REGRET = 1.5  # that one machine counts for in a mean
+OTHERWISE = (1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,8 @@ class Shared:
     stop_share: float | None
     stop_within: float
     regret_at: list[float | None]
+    beside: tuple[float, float]
+    again: float | None = None
 
 
 def probe_s(machine: Hidden, index: int) -> float:
@@ -123,12 +132,21 @@ def searched(machine: Hidden, workers: int, probes: int) -> Timeline:
             stop_s = clock if judged(posterior, proposal, FREE, left=left) else None
 
 
-def figures(alone: Sequence[Timeline], found: Sequence[Timeline]) -> Shared:
-    """What several workers came to, beside one on the same machines."""
+def figures(
+    alone: Sequence[Timeline], found: Sequence[Timeline], again: Sequence[Timeline] = ()
+) -> Shared:
+    """What several workers came to, beside one on the same machines. again: one, another time."""
     pairs = list(zip(alone, found, strict=True))
     reached = [f.reach_s(a.moments[-1][1]) for a, f in pairs]
     shares = [reach / a.wall_s for a, reach in zip(alone, reached, strict=True)]
     ends = [a.stop_s or a.wall_s for a in alone]
+    picks = [a.moments[-1][1] for a in alone]
+    gaps = [
+        100.0 * (min(f.regret_at(QUARTER * a.wall_s), MOST_REGRET) - min(pick, MOST_REGRET))
+        for (a, f), pick in zip(pairs, picks, strict=True)
+    ]
+    error = float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.inf
+    late = [math.isfinite(o.reach_s(pick)) for o, pick in zip(again, picks, strict=False)]
     early = [f.reach_s(a.regret_at(end)) / end for (a, f), end in zip(pairs, ends, strict=True)]
     return Shared(
         wall_s=float(np.median([f.wall_s for f in found])),
@@ -142,6 +160,8 @@ def figures(alone: Sequence[Timeline], found: Sequence[Timeline]) -> Shared:
             _finite([f.regret_at(a.wall_s * k / SLICES) for a, f in pairs])
             for k in range(1, SLICES + 1)
         ],
+        beside=(round(float(np.mean(gaps)), 1), round(error, 1) if math.isfinite(error) else 0.0),
+        again=float(np.mean(late)) if late else None,
     )
 
 
@@ -152,9 +172,11 @@ def _finite(values: Sequence[float]) -> float | None:
 
 
 def _one(task: Task) -> Timeline:
-    drawn, scenario, seed, workers, probes = task
+    drawn, scenario, seed, workers, probes, errs = task
     warnings.simplefilter("ignore")
-    return searched(drawn(scenario, seed), workers, probes)
+    machine = drawn(scenario, seed)
+    machine.errs = errs
+    return searched(machine, workers, probes)
 
 
 def measure(
@@ -166,9 +188,10 @@ def measure(
     drawn: the machine of a scenario and seed. probes: of one worker.
     """
     every = list(dict.fromkeys((1, *counts)))
+    ways = [(count, ()) for count in every] + [(1, OTHERWISE)]
     tasks: list[Task] = [
-        (drawn, scenario, seed + k, count, probes if count == 1 else TWICE * probes)
-        for scenario in scenarios for count in every for k in range(machines)
+        (drawn, scenario, seed + k, count, probes if count == 1 else TWICE * probes, errs)
+        for scenario in scenarios for count, errs in ways for k in range(machines)
     ]  # fmt: skip
     if jobs == 1:
         timelines = iter([_one(task) for task in tasks])
@@ -178,7 +201,11 @@ def measure(
     found: dict[str, dict[int, Shared]] = {}
     for scenario in scenarios:
         by_count = {count: [next(timelines) for _ in range(machines)] for count in every}
-        found[scenario] = {count: figures(by_count[1], own) for count, own in by_count.items()}
+        again = [next(timelines) for _ in range(machines)]
+        found[scenario] = {
+            count: figures(by_count[1], own, again if count == 1 else ())
+            for count, own in by_count.items()
+        }
     return found
 
 
@@ -189,9 +216,11 @@ def _shown(value: float | None, digits: int = 2) -> str:
 def line(count: int, own: Shared) -> str:
     """One number of workers, for people."""
     regrets = " ".join(_shown(r) for r in own.regret_at)
+    beside, error = own.beside
+    again = "" if own.again is None else f"again {own.again:.2f}  "
     return (
         f"{count} workers  wall_s {own.wall_s:.0f}  regret {_shown(own.regret, 3)}  "
         f"reach_s {_shown(own.reach_s, 0)}  wall_share {_shown(own.wall_share)}  "
-        f"within {own.within:.2f}  stop_share {_shown(own.stop_share)}  "
-        f"stop_within {own.stop_within:.2f}  regret_at {regrets}"
+        f"within {own.within:.2f}  beside {beside:+.1f} ± {error:.1f}  {again}"
+        f"stop_share {_shown(own.stop_share)}  stop_within {own.stop_within:.2f}  regret_at {regrets}"
     )

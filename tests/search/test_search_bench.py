@@ -54,6 +54,10 @@ def test_a_pick_is_reached_when_it_is_as_good_and_stays_so_on_the_simulated_cloc
     assert (found.wall_share, found.within) == (0.2417, 1.0)
     assert figures([alone], [alone]).wall_share == 1.0
     assert found.regret_at[2] == 0.02, "at a quarter of the time"
+    assert (found.beside, found.again) == ((0.0, 0.0), None)
+    worse = Timeline([(60.0, 0.1)], 240.0)
+    assert figures([alone, alone], [eight, worse], [alone, worse]).beside == (4.0, 4.0)
+    assert figures([alone, alone], [alone, alone], [alone, worse]).again == 0.5
     assert math.isinf(eight.regret_at(1.0))
 
 
@@ -76,6 +80,8 @@ def test_the_bench_of_the_search_says_what_several_workers_save(
     search.main()
     found = json.loads(capsys.readouterr().out)["grid_good"]["calibrated"]
     assert found["1"]["wall_share"] <= 1.0
+    assert found["1"]["again"] in {0.0, 1.0}
+    assert found["2"]["again"] is None
     assert len(found["2"]["regret_at"]) == 12
     assert found["2"]["wall_s"] < 1.9 * found["1"]["wall_s"], "four probes by two"
     monkeypatch.setattr("sys.argv", ["search", "--workers", "0"])
