@@ -222,5 +222,6 @@ def line(count: int, own: Shared) -> str:
         f"{count} workers  wall_s {own.wall_s:.0f}  regret {_shown(own.regret, 3)}  "
         f"reach_s {_shown(own.reach_s, 0)}  wall_share {_shown(own.wall_share)}  "
         f"within {own.within:.2f}  beside {beside:+.1f} ± {error:.1f}  {again}"
-        f"stop_share {_shown(own.stop_share)}  stop_within {own.stop_within:.2f}  regret_at {regrets}"
+        f"stop_share {_shown(own.stop_share)}  stop_within {own.stop_within:.2f}  "
+        f"regret_at {regrets}"
     )
