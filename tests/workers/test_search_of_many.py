@@ -274,7 +274,8 @@ def test_the_best_are_measured_again_side_by_side_and_only_behind_the_search(
     ]  # fmt: skip
     pending: list[Any] = []
     shared: Any = SimpleNamespace(look=lambda: (records, pending), study=None)
-    measurer: Any = SimpleNamespace()
+    counted: list[list[int]] = []
+    measurer: Any = SimpleNamespace(allowed={}, count_pending=lambda at: counted.append([*at]))
     behind = SimpleNamespace(
         again=(), next=lambda running: min({1, 2} - set(running), default=None)
     )
