@@ -45,6 +45,7 @@ def option(name: str, text: str, metavar: str | None = None) -> Any:  # noqa: AN
     return typer.Option(name, help=text, metavar=metavar)
 
 
+METHODS = ("lora", "qlora", "full")
 STORAGE = "AUTOTUNE_STORAGE"  # a URL with a password is seen by everybody on a command line
 
 
@@ -88,6 +89,9 @@ MINIMIZE = option("--minimize", "Look for the cheapest or the fastest.")
 FIDELITY = option(
     "--fidelity", "Use formulas, or also trace the training code; auto traces if in doubt."
 )
+Spot = Annotated[
+    bool, option("--spot", "Also price each machine as spot, where a price is known.")
+]
 RUN = option("--run", "The folder for this run.", "DIR")
 OUT = option("--out", "Where to write it.", "FILE")
 
@@ -120,7 +124,7 @@ class OneLine:
 
     model: Annotated[str | None, MODEL] = None
     method: Annotated[
-        str | None, option("--method", "How to train; lora if left out.", "lora|qlora|full")
+        str | None, option("--method", "How to train; lora if left out.", "|".join(METHODS))
     ] = None
     rows: Annotated[
         str | None, option("--rows", "Rows of training data: 20000, 50k, 1.5M.", "N")
@@ -151,7 +155,7 @@ class OneLine:
         if self.model is not None:
             found["model"] = self.model
         if self.method is not None:
-            found["method.kind"] = self.method
+            found["method.kind"] = _method(self.method)
         if self.data is not None:
             if not self.data.strip():
                 msg = f"--data {self.data!r} names no file"
@@ -283,6 +287,18 @@ class Source:
         from autotune.app.runs.folder import is_run, load_record
 
         return load_record(self.job) if self.job is not None and is_run(self.job) else None
+
+
+def _method(text: str) -> str:
+    """How to train, as a job file says it. Raises InputError, with what to type instead."""
+    from autotune.domain.errors import unknown
+    from autotune.domain.other_words import typed_here
+
+    if text in METHODS:
+        return text
+    instead = typed_here(text) or f"{', '.join(METHODS[:-1])} or {METHODS[-1]}"
+    kind, hint = "method", f"write {instead}; `autotune help methods` explains them"
+    raise unknown(kind, text[:60], METHODS, hint, "--method")
 
 
 def _of_lora(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-_SPOT = "`spot: true` beside `gpu:` in a job file; `autotune init` writes one"
 # Names in lower case with underscores: options of trainers, and words of their users.
 _HERE = {
     "--set method.rank=16": ("rank", "r", "lora_rank", "lora_r"),
@@ -31,13 +30,20 @@ _HERE = {
     ),
     "--allow kernels --set software.liger_kernel=0.8.5": ("liger", "liger_kernel", "use_liger"),
     "--method qlora": ("4bit", "load_in_4bit", "nf4", "quantize", "quantization"),
-    "--method lora --set method.base=int8": ("load_in_8bit", "int8", "lora_int8"),
+    "--method lora --set method.base=int8": ("load_in_8bit", "int8", "lora_int8", "qlora8", "llm_int8"),
     "--gpu 2xNAME": ("num_gpus", "gpus", "n_gpus", "gpu_count"),
     "--data FILE": ("dataset", "train_file", "data_file", "data_path", "file"),
     "--max-length 512": (
         "seq_len", "seq_length", "cutoff_len", "max_seq_length", "sequence_len", "block_size",
     ),
-    _SPOT: ("spot", "preemptible", "interruptible"),
+    '--gpu "NAME spot"': ("spot", "preemptible", "interruptible"),
+    "--variant dora": ("dora", "use_dora"),
+    "--variant rslora": ("rslora", "use_rslora"),
+    "--method full": ("fft", "full_ft", "full_finetune", "full_finetuning", "full_fine_tuning"),
+    "--method lora": ("peft", "adapter", "adapters"),
+    "--objective dpo": ("dpo", "ipo", "simpo"),
+    "--objective kto": ("kto",),
+    "--objective orpo": ("orpo",),
 }  # fmt: skip
 WORDS = {word: here for here, words in _HERE.items() for word in words}
 

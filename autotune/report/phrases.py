@@ -44,7 +44,7 @@ VERDICT = {
 }
 IN_STEP = frozenset({"compute", "bandwidth", "launch", "communication"})
 FAR_OFF = 2.0  # measured over modelled, each way: beyond it efficiency does not explain the gap
-LITTLE_ROOM = "should run, but PyTorch's cache will fill the memory"
+LITTLE_ROOM = "should fit; PyTorch's cache will take the rest of the memory"
 UNLIKELY = 0.5  # a probability of fitting: below it a run is expected to fail
 SHARDING = {"ddp": "DDP", "fsdp": "FSDP", "zero2": "DeepSpeed ZeRO-2", "zero3": "DeepSpeed ZeRO-3"}
 KERNELS = {"liger": "Liger kernels", "chunked_loss": "a loss in chunks"}

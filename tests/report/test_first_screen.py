@@ -143,7 +143,8 @@ def test_estimated_row_lengths_are_said_with_their_range(samples: Samples) -> No
     shown = _flat(_screen(rec))
     low, high = (float(f"{tokens * math.exp(s * 1.2816 * 0.2):.3g}") for s in (-1, 1))
     assert (
-        f"estimated from bytes, because no tokenizer was found; the ranges cover {low:,.0f}"
+        "estimated from bytes, because the model's tokenizer cannot be used here; the ranges cover"
+        f" {low:,.0f}"
         in shown
     )
     assert f"to {high:,.0f} tokens" in shown

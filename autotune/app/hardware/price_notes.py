@@ -46,13 +46,13 @@ def _old(by_age: Sequence[Offer]) -> str:
     ages = [format_age(offer.price_age_days or 0) for offer in by_age]
     if len(by_age) == 1:
         return (
-            f"the price of {by_age[0].label} is {ages[0]} old; `autotune prices refresh` renews "
-            f"it; or state yours with --price ({by_age[0].price_source})"
+            f"`autotune prices refresh` renews the price of {by_age[0].label}, which is {ages[0]} "
+            f"old, or state yours with --price ({by_age[0].price_source})"
         )
     named = [f"{o.device.name} {age}" for o, age in zip(by_age[:OLDEST], ages, strict=False)]
     named += [f"{len(by_age) - OLDEST} more"] * (len(by_age) > OLDEST)
     return (
-        f"{len(by_age)} prices are more than {OLD_DAYS} days old, the oldest {ages[0]}; `autotune "
-        "prices refresh` renews them; or state yours with --gpu NAME@PRICE "
+        f"{len(by_age)} prices are more than {OLD_DAYS} days old, the oldest {ages[0]}: `autotune "
+        "prices refresh` renews them, or state yours with --gpu NAME@PRICE "
         f"({', '.join(named)})"
     )

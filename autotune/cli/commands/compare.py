@@ -18,7 +18,7 @@ from autotune.cli.options import (
     OneLine,
     Source,
     Space,
-    option,
+    Spot,
     said,
 )
 from autotune.cli.output import Output, Progress, print_answer
@@ -40,9 +40,7 @@ def compare(
     line: OneLine,
     changes: Changes,
     limits: Limits,
-    spot: Annotated[
-        bool, option("--spot", "Also price each machine as spot, where a price is known.")
-    ] = False,
+    spot: Spot = False,
     space: Space = None,
     minimize: Annotated[Goal, said(MINIMIZE, "Look for the cheapest or the fastest.")] = Goal.cost,
     fidelity: FidelityOfMemory = Fidelity.formula,
@@ -58,8 +56,7 @@ def compare(
     with Progress(quiet=output.quiet):
         jobs = source.jobs(line, changes, limits, spot=spot, every=True)
     what = CompareOptions(space, minimize.value, fidelity.value)
-    question = asked(context, frozenset({"--spot"}))
-    print_comparison(jobs, what, question, output)
+    print_comparison(jobs, what, asked(context), output)
 
 
 def print_comparison(

@@ -129,5 +129,6 @@ def _free(source: str) -> Path:
 
     path = Path(near(source))
     folder = path.parent if path.is_dir() else Path(near(runs_root()))
-    names = (f"{path.stem}-again{number or ''}" for number in count())
+    own = path.name if path.is_dir() else path.stem
+    names = (f"{own}-again{number or ''}" for number in count())
     return next(folder / name for name in names if not (folder / name).exists())

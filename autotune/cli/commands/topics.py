@@ -9,6 +9,25 @@ from typing import Annotated
 import typer
 
 TOPICS = Path(__file__).parents[1] / "topics"
+# Other words that people ask a topic by.
+ALSO = {
+    word: topic
+    for topic, words in {
+        "campaign": "campaigns schedule",
+        "files": "axolotl trl hf llamafactory llama-factory ms-swift torchtune litgpt unsloth",
+        "job": "job-file yaml",
+        "machines": "machine gpu gpus device network nodes instance",
+        "memory": "oom out-of-memory vram cuda-out-of-memory fit fits",
+        "methods": "method lora qlora full int8 nf4 4bit 8bit dora rslora rank dpo kto orpo",
+        "packing": "allow settings knobs kernels liger flash flash-attention offload optimizer",
+        "prices": "price cost",
+        "probes": "probe measure",
+        "spot": "preemptible interruptible interruptions",
+        "time": "hours duration interval intervals deadline confidence accuracy",
+        "workers": "ray slurm postgresql postgres multi-gpu",
+    }.items()
+    for word in words.split()
+}
 
 
 def _known(incomplete: str) -> list[str]:
@@ -37,6 +56,7 @@ def help(  # noqa: A001 - the word that is typed
     from autotune.domain.errors import unknown
 
     titles = {path.stem: path for path in sorted(TOPICS.glob("*.txt"))}
+    topic = ALSO.get((topic or "").casefold().replace("_", "-"), topic)
     if topic is None:
         _print("\n".join([*_listed(titles), "", "autotune help TOPIC, or autotune COMMAND --help"]))
     elif topic in titles:

@@ -22,6 +22,7 @@ from autotune.cli.options import (
     OneLine,
     Source,
     Space,
+    Spot,
     TrustOption,
     option,
     shared_storage,
@@ -81,6 +82,7 @@ def tune(
     line: OneLine,
     changes: Changes,
     limits: Limits,
+    spot: Spot = False,
     in_place: Annotated[
         bool,
         option("--in-place", "Also change the trainer's own file; a copy of the old one is kept."),
@@ -170,7 +172,7 @@ def tune(
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
         exports = split_names(export)
-        several = source.jobs(line, changes, limits)
+        several = source.jobs(line, changes, limits, spot=spot)
         if in_place:
             from autotune.app.runs.user_file import check_in_place
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.prices.table import LISTED
 from autotune.domain.paths import near
 from autotune.domain.units import format_count
 from autotune.frozen import dataclass
@@ -14,7 +16,7 @@ from autotune.report.payload import dumps
 from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.catalog.prices.prices import Price
     from autotune.domain.device import Device
@@ -23,13 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows under columns; `name` is the key of the rows in JSON."""
+    """Rows under columns; `name` is the key of the rows in JSON.
+
+    shown: what people read instead of all rows, where those are too many for a screen.
+    """
 
     name: str
     columns: tuple[Column, ...]
     rows: tuple[Mapping[str, Any], ...]
     note: str = ""
     empty: str = "nothing to list"
+    shown: tuple[Mapping[str, Any], ...] | None = None
 
     @classmethod
     def of(
@@ -60,8 +66,9 @@ def listing_sections(listing: Listing) -> list[Section]:
     if not listing.rows:
         return [Section("", (Paragraph(listing.empty),))]
     titled = [column for column in listing.columns if column.title]
-    shown = tuple(c for c in titled if any(c.cell(row) for row in listing.rows))
-    rows = tuple(tuple(column.cell(row) for column in shown) for row in listing.rows)
+    told = listing.rows if listing.shown is None else listing.shown
+    shown = tuple(c for c in titled if any(c.cell(row) for row in told))
+    rows = tuple(tuple(column.cell(row) for column in shown) for row in told)
     blocks: tuple[Block, ...] = (Table(shown, rows),)
     if listing.note:
         blocks += (Paragraph(listing.note, "quiet"),)
@@ -161,29 +168,64 @@ def refreshed_listing(found: Iterable[object]) -> Listing:
     return Listing.of("refreshed", columns, found, note=note)
 
 
-def prices_listing(prices: Iterable[Price]) -> Listing:
-    """Prices of the catalogue, each with where and when it was seen."""
+MOST_PRICES = 20  # that people are shown of a few devices; of more devices, one each
+_NO_PRICE = "no price for a device or instance of that name: `autotune prices` lists the devices"
+_PRICE_KINDS = {"marketplace": "asked", "average": "average"}  # else a provider's own price
+
+
+def prices_listing(prices: Sequence[Price]) -> Listing:
+    """Prices of the catalogue, each with where and when it was seen.
+
+    People are shown the newest price of each offer, published ones first and the cheapest by the
+    GPU first, at most a screen of them.
+    """
     columns = (
-        Column("device", "device", of=lambda price: price.device_name),
+        Column("name", "device", of=lambda price: price.device_name),
         Column("provider"),
         Column("instance"),
-        Column("sold_as", "instance", of=lambda price: f"{price.provider} {price.instance}"),
+        Column("sold_as", "sold as", of=lambda price: f"{price.provider} {price.instance}"),
         Column("count", "GPUs", str, right=True),
         Column("usd_per_hour", "USD/h", _money, right=True),
         Column("spot_usd_per_hour", "spot", _money, right=True),
         Column("region"),
-        Column("as_of", "as of"),
-        Column("kind", "kind"),
+        Column("as_of", "seen"),
+        Column("kind", " ", lambda kind: _PRICE_KINDS.get(kind, "")),
         Column("source"),
         Column("notes"),
-        Column("suspicious", "doubt", lambda why: "yes" if why else ""),
+        Column("suspicious"),
     )
-    note = (
-        "USD/h is for all GPUs of the instance; doubtful prices (--format json says why) are never "
-        "taken by default. A price in the job file or --price wins over these."
+    every = Listing.of("prices", columns, prices, empty=_NO_PRICE)
+    if not prices:
+        return every
+    told = _first_prices(prices)
+    note = "USD/h is for all GPUs of a line; asked: a marketplace. Yours: --price PRICE."
+    if len(told) < len(prices):
+        note = f"{len(told)} of {len(prices)} prices, the newest and cheapest first. {note} "
+        note += "`--format csv` has all, with regions and sources; `autotune prices NAME` those of "
+        note += "a device."
+    place = {id(price): number for number, price in enumerate(prices)}
+    return replace(every, note=note, shown=tuple(every.rows[place[id(each)]] for each in told))
+
+
+def _first_prices(prices: Sequence[Price]) -> list[Price]:
+    """So many of the newest price of each offer as a screen has lines, of every device some."""
+    by_device: dict[str, dict[tuple[str, str, int], Price]] = {}
+    for price in prices:
+        newest = by_device.setdefault(price.device_name, {})
+        offer = price.provider, price.instance, price.count
+        known = newest.get(offer)
+        if not price.suspicious and (known is None or known.as_of < price.as_of):
+            newest[offer] = price
+    year = max(price.as_of for price in prices)[:4]
+    each = max(MOST_PRICES // len(by_device), 1)
+    ranked = (
+        sorted(
+            newest.values(),
+            key=lambda own: (own.kind not in LISTED, own.as_of[:4] != year, own.per_gpu() or 1e9),
+        )
+        for newest in by_device.values()
     )
-    empty = "no price for a device or instance of that name"
-    return Listing.of("prices", columns, prices, note=note, empty=empty)
+    return [price for own in ranked for price in own[:each]]
 
 
 def _money(value: float) -> str:

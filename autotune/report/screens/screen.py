@@ -227,8 +227,8 @@ def lengths_phrase(job: JobPayload) -> str:
     if interval and job.lengths_basis == "estimated":
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
         return (
-            "Row lengths are estimated from bytes, because no tokenizer was found; the ranges "
-            f"cover {low} to {high} tokens."
+            "Row lengths are estimated from bytes, because the model's tokenizer cannot be used "
+            f"here; the ranges cover {low} to {high} tokens."
         )
     if interval and job.lengths_basis == "published":
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.catalog.hub import is_hub_id
+from autotune.catalog.software import install_command
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, section, table
 from autotune.report.phrases import (
@@ -326,13 +328,27 @@ def _how_to_state_lengths(payload: RecommendationPayload) -> str:
     if payload.job.lengths_basis == "published":
         return "row lengths: `--data FILE` counts your rows"
     if payload.job.lengths_known:  # estimated
-        return "row lengths: name the model's tokenizer, `--set data.tokenizer=FOLDER`"
+        return _how_to_count(payload)
     asked = payload.asked
     if asked and "--model" in asked.words:
         return "row lengths: add `--data FILE` to have them counted"
     return (
         "row lengths: in the job file, under data: `lengths: {p50: 220, p95: 700, max: 1024}`; "
         "`autotune dataset FILE --model NAME` counts them"
+    )
+
+
+def _how_to_count(payload: RecommendationPayload) -> str:
+    """What makes the tokenizer of the model usable here, by why it was not."""
+    why = next((item.why for item in payload.assumed if item.key == "data.lengths"), "")
+    if "not installed" in why:
+        return f"row lengths: {install_command('dataset')}, and your rows are counted"
+    name = payload.job.model
+    if not is_hub_id(name):
+        return "row lengths: name the model's tokenizer, `--set data.tokenizer=FOLDER`"
+    return (
+        f"row lengths: `hf download {name} tokenizer.json --local-dir TOK` with a network, then "
+        "`--set data.tokenizer=TOK`"
     )
 
 
