@@ -195,8 +195,8 @@ def plan(
         campaign: the path of a campaign file.
         gpus: replaces the file's hardware, as in `tune`.
         price: such as "0.59 USD/h", of every machine.
-        options: fields of `autotune.app.campaign.plan.PlanOptions`: parallel, budget, hours,
-            hours_per_day, barrier, share, objective, fidelity, space.
+        options: fields of `autotune.app.campaign.plan.PlanOptions`: parallel, budget,
+            deadline, hours, hours_per_day, barrier, share, objective, fidelity, space.
 
     Raises:
         InputError: for anything wrong in the campaign or the options.

@@ -83,15 +83,14 @@ DATA = option(
     "rows and their lengths; with --rows, only the lengths.",
     "FILE",
 )
+DEADLINE = option("--deadline", "The most time that the run may take.", "24h")
 BUDGET = option("--budget", "The most that the run may cost.", "60USD")
 SPACE = option("--space", "Search space: a file, or default, or extended.", "FILE")
 MINIMIZE = option("--minimize", "Look for the cheapest or the fastest.")
 FIDELITY = option(
     "--fidelity", "Use formulas, or also trace the training code; auto traces if in doubt."
 )
-Spot = Annotated[
-    bool, option("--spot", "Also price each machine as spot, where a price is known.")
-]
+Spot = Annotated[bool, option("--spot", "Also price each machine as spot, where a price is known.")]
 RUN = option("--run", "The folder for this run.", "DIR")
 OUT = option("--out", "Where to write it.", "FILE")
 
@@ -208,9 +207,7 @@ class Limits:
     max_price: Annotated[
         str | None, option("--max-price", "Leave out more expensive machines.", "PRICE")
     ] = None
-    deadline: Annotated[
-        str | None, option("--deadline", "The most time that the run may take.", "24h")
-    ] = None
+    deadline: Annotated[str | None, DEADLINE] = None
     budget: Annotated[str | None, BUDGET] = None
 
 

@@ -30,7 +30,7 @@ _HERE = {
     ),
     "--allow kernels --set software.liger_kernel=0.8.5": ("liger", "liger_kernel", "use_liger"),
     "--method qlora": ("4bit", "load_in_4bit", "nf4", "quantize", "quantization"),
-    "--method lora --set method.base=int8": ("load_in_8bit", "int8", "lora_int8", "qlora8", "llm_int8"),
+    "--method lora --set method.base=int8": ("load_in_8bit", "int8", "lora_int8", "llm_int8"),
     "--gpu 2xNAME": ("num_gpus", "gpus", "n_gpus", "gpu_count"),
     "--data FILE": ("dataset", "train_file", "data_file", "data_path", "file"),
     "--max-length 512": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import product
 from typing import TYPE_CHECKING
@@ -238,7 +239,7 @@ def test_a_run_that_misses_its_own_limit_is_exit_4(tmp_path: Path) -> None:
     assert any("not sure enough to keep a limit" in note for note in found.warnings)
 
 
-@pytest.mark.parametrize("sure", [0.6, 0.9])
+@pytest.mark.parametrize("sure", [0.85, 0.95])
 def test_a_budget_says_how_likely_the_runs_it_keeps_stay_within_it(
     tmp_path: Path, sure: float
 ) -> None:
@@ -259,6 +260,75 @@ def test_stated_hours_have_no_range_to_be_sure_of(tmp_path: Path) -> None:
     assert found.subset is not None
     assert found.budget_probability is None
     assert "it is kept with" not in PLAN_REPORT.text(plan_payload(found))
+
+
+def item(
+    name: str, count: int, priority: float, usd: float, seconds: float, after: tuple[int, ...]
+) -> Item:
+    """A kind of runs whose figures have no range."""
+    return Item(name, count, priority, usd, seconds, after, usd, seconds)
+
+
+@pytest.mark.parametrize("sure", [0.8, 0.95])
+@pytest.mark.parametrize("unit", ["USD", "h"])
+def test_what_a_budget_keeps_stays_within_it_with_the_asked_probability(
+    tmp_path: Path, sure: float, unit: str
+) -> None:
+    text = MODELLED.replace("defaults:\n", f"defaults:\n  limits: {{confidence: {sure}}}\n", 1)
+    whole = planned(tmp_path, text)
+    total = whole.offers[whole.machine]
+    middle = total.cost_usd.p50 if unit == "USD" else total.duration_s.p50 / 3600
+    found = planned(tmp_path, text, budget=f"{middle:.6f} {unit}")
+    assert found.subset is not None
+    assert found.subset.left_out  # all of them would stay within it with 5 chances in 10
+    assert found.budget_probability is not None
+    assert found.budget_probability >= sure
+    assert plan_payload(found)["subset"]["confidence"] == sure
+    if unit == "USD":
+        assert found.subset.cost_usd < middle
+
+
+def test_a_deadline_says_how_likely_it_is_kept_and_on_how_many_machines(tmp_path: Path) -> None:
+    open_end = planned(tmp_path, MODELLED).schedule
+    assert open_end is not None
+    kept = planned(tmp_path, MODELLED, deadline=f"{open_end.makespan_s * 9:.0f}s")
+    assert kept.deadline is not None
+    assert kept.deadline.odds.kept
+    assert exit_status(kept) == 0
+    assert f"kept with {chances(kept.deadline.odds.probability)}" in " ".join(
+        PLAN_REPORT.text(plan_payload(kept)).split()
+    )
+    half = planned(tmp_path, MODELLED, deadline=f"{open_end.makespan_s:.3f}s")
+    assert half.deadline is not None
+    assert half.deadline.odds.probability == pytest.approx(0.5, abs=0.02)
+    assert not half.deadline.odds.kept
+    assert exit_status(half) == 4
+    enough = half.deadline.enough_machines
+    shown = " ".join(PLAN_REPORT.text(plan_payload(half)).split())
+    assert enough is not None
+    assert f"`--parallel {enough}`" in shown
+    again = {"deadline": f"{open_end.makespan_s:.3f}s", "parallel": enough}
+    assert exit_status(planned(tmp_path, MODELLED, **again)) == 0
+    assert exit_status(planned(tmp_path, MODELLED, **again | {"parallel": enough - 1})) == 4
+
+
+def test_no_number_of_machines_shortens_the_longest_run(tmp_path: Path) -> None:
+    found = planned(tmp_path, MODELLED, deadline="1s")
+    assert found.deadline is not None
+    assert found.deadline.enough_machines is None
+    shown = " ".join(PLAN_REPORT.text(plan_payload(found)).split())
+    assert "More machines of this kind would not keep it" in shown
+
+
+def test_the_machine_that_keeps_the_deadline_is_planned_on(tmp_path: Path) -> None:
+    cheap, fast = "{gpu: t4, price: 0.01 USD/h}", "{gpu: h100, price: 30 USD/h}"
+    text = re.sub(r"hardware: .*", f"hardware: [{cheap}, {fast}]", MODELLED)
+    slow = planned(tmp_path, text)
+    assert slow.offers[slow.machine].offer.device.name == "t4"
+    assert slow.schedule is not None
+    found = planned(tmp_path, text, deadline=f"{slow.schedule.makespan_s:.0f}s")
+    assert found.offers[found.machine].offer.device.name == "h100-sxm"
+    assert exit_status(found) == 0
 
 
 ITEMS = st.lists(
@@ -283,7 +353,7 @@ def test_no_subset_within_the_budget_is_worth_more(
 ) -> None:
     pytest.importorskip("scipy")
     items = [
-        Item(str(n), count, priority, cost, cost * 7, tuple(i for i in sorted(after) if i < n))
+        item(str(n), count, priority, cost, cost * 7, tuple(i for i in sorted(after) if i < n))
         for n, (count, priority, cost, after) in enumerate(drawn)
     ]
     whole = sum(item.count * item.cost_usd for item in items)
@@ -308,9 +378,9 @@ def test_no_subset_within_the_budget_is_worth_more(
 
 def test_what_is_cut_first_loses_least_and_takes_its_followers_along() -> None:
     items = [
-        Item("dear", 1, 1.0, 10.0, 36_000.0, ()),
-        Item("cheap", 2, 1.0, 1.0, 3_600.0, ()),
-        Item("follower", 1, 9.0, 1.0, 3_600.0, (0,)),
+        item("dear", 1, 1.0, 10.0, 36_000.0, ()),
+        item("cheap", 2, 1.0, 1.0, 3_600.0, ()),
+        item("follower", 1, 9.0, 1.0, 3_600.0, (0,)),
     ]
     cuts = what_to_cut(items)
     assert [cut.run for cut in cuts] == ["dear", "cheap", "follower"]
@@ -372,6 +442,8 @@ def test_a_campaign_that_cannot_be_says_what_is_wrong(tmp_path: Path, text: str,
         ({"budget": "0 USD"}, "above zero"),
         ({"budget": "5h", "zero": True}, "every run has priority 0"),
         ({"budget": "80"}, "neither dollars nor hours"),
+        ({"deadline": "soon"}, "not a duration"),
+        ({"deadline": "0h"}, "must be above zero"),
         ({"parallel": 0}, "from 1 to"),
         ({"hours_per_day": 25.0}, "at most 24"),
         ({"hours_per_day": float("nan")}, "at most 24"),

@@ -77,7 +77,8 @@ def test_a_run_whose_cache_would_fill_the_memory_is_never_said_to_fit(roomy: Est
     assert row_payload(more)["verdict"] == "fits"
     assert row_payload(more)["crowded"] is True
     assert "fits" not in said
-    assert said == "should run, but PyTorch's cache will fill the memory (probability over 0.99)"
+    rest = "PyTorch's cache will take the rest of the memory"
+    assert said == f"should fit; {rest} (probability over 0.99)"
     assert fit_phrase(row_payload(roomy)).startswith("fits (")
     assert row_payload(roomy)["crowded"] is False
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -256,6 +257,21 @@ def test_a_run_folder_without_an_answer_leaves_with_2(tmp_path: Path, capsys: Ca
 
 
 @pytest.mark.parametrize("chosen", ["text", "json", "csv", "md"])
+@pytest.mark.parametrize("argv", [["prices"], ["prices", "h100"], ["prices", "rtx"]])
+def test_prices_are_a_screen_and_all_of_them_are_in_csv(
+    argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(argv) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert run([*argv, "--format", "csv"]) == 0
+    every = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    devices = {row["name"] for row in every}
+    assert len(shown) <= max(30, len(devices) + 6)
+    assert devices == {line.split()[0] for line in shown if line.strip()} & devices
+    assert any(f"of {len(every)} prices" in line for line in shown)
+
+
 @pytest.mark.parametrize("command", ["devices", "models", "prices"])
 def test_the_catalogue_prints_in_every_format(command: str, chosen: str, capsys: Capture) -> None:
     assert run([command, "--format", chosen]) == 0

@@ -27,7 +27,7 @@ FLAGS = {
         "--space", "--minimize", "--score", "--fidelity", "--sampler", "--trials", "--seed",
         "--storage", "--run", "--resume", "--export", "--dry-run", "--probes", "--probe-budget",
         "--probe-on", "--trust-remote-code", "--in-place", "--workers", "--executor",
-        "--ray-address", "--rendezvous",
+        "--ray-address", "--rendezvous", "--spot",
         *SOURCE, *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "compare": {
@@ -43,9 +43,9 @@ FLAGS = {
         "--beside", *LINE, *CHANGES, *LIMITS, *FORMAT, *QUIET, *VERBOSE,
     },
     "plan": {
-        "--parallel", "--budget", "--hours", "--hours-per-day", "--barrier", "--share", "--gpu",
-        "--price", "--minimize", "--space", "--fidelity", "--chart", *FORMAT, *QUIET,
-        *VERBOSE,
+        "--parallel", "--budget", "--deadline", "--hours", "--hours-per-day", "--barrier",
+        "--share", "--gpu", "--price", "--minimize", "--space", "--fidelity", "--chart", *FORMAT,
+        *QUIET, *VERBOSE,
     },
     "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET, *VERBOSE},
     "learn": {"--gpu", "--export", "--dry-run", *FORMAT, *QUIET, *VERBOSE},

@@ -109,6 +109,14 @@ def test_every_machine_that_compare_prints_can_be_typed(
     assert machines_of(capsys.readouterr().out) == machines_of(printed)
 
 
+def test_tune_takes_a_machine_on_spot_by_an_option_or_by_its_name(capsys: Capture) -> None:
+    argv = ("tune", *LINE, "--dry-run", "--gpu")
+    both, named = answer(capsys, *argv, "h100", "--spot"), answer(capsys, *argv, "h100 spot")
+    assert both["best"]["spot"] is named["best"]["spot"] is True
+    assert both["best"]["usd_per_hour"] == named["best"]["usd_per_hour"]
+    assert answer(capsys, *argv, "h100")["best"]["usd_per_hour"] > both["best"]["usd_per_hour"]
+
+
 def machines_of(printed: str) -> list[tuple[str, str]]:
     """The machines of compare's table, each with its first number: the price."""
     table = printed.partition("\nMachines")[2].partition("\n\n")[0]
@@ -229,7 +237,9 @@ def test_a_number_that_reads_two_ways_is_refused_with_both(
         ("tune job.yaml --from-args train.py", "--from-args are both given"),
         ("tune --model gpt2 --rows 9 --gpu t4 --beside a.yaml", "--beside"),
         ("tune --model gpt2 --rows 9 --gpu t4 --variant a", "--variant"),
-        ("tune --model gpt2 --rows 9 --gpu t4 --method lara", "'full', 'lora' or 'qlora'"),
+        ("tune --model gpt2 --rows 9 --gpu t4 --method lara", "write lora, qlora or full"),
+        ("tune --model gpt2 --rows 9 --gpu t4 --method int8", "--set method.base=int8"),
+        ("tune --model gpt2 --rows 9 --gpu t4 --method dora", "write --variant dora"),
         ("tune --model gpt2 --data= --gpu t4", "--data '' names no file"),
     ],
 )

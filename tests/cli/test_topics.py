@@ -14,7 +14,7 @@ from commandline import typed
 
 from autotune.app.job.defaults import VRAM_HEADROOM
 from autotune.cli.application import COMMANDS, application
-from autotune.cli.commands.topics import TOPICS
+from autotune.cli.commands.topics import ALSO, TOPICS
 from autotune.domain import errors
 from autotune.orchestrators.registry import ORCHESTRATORS
 from autotune.trainers.registry import FORMATS
@@ -61,7 +61,7 @@ def test_a_mistyped_topic_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_shell_completes_topics_and_commands(tmp_path: Path) -> None:
-    asked = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "autotune help me"}
+    asked = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": "autotune help mem"}
     told = typed(home=tmp_path, COMP_CWORD="2", **asked)
     assert told.stdout.split() == ["memory"]
 
@@ -71,6 +71,18 @@ def test_a_command_is_a_topic_too(tmp_path: Path) -> None:
     assert "Learning" in asked.stdout  # a topic first
     assert typed("help", "doctor", home=tmp_path).stdout == own.stdout
     assert own.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "topic"), [("qlora", "methods"), ("OOM", "memory"), ("flash_attention", "packing")]
+)
+def test_a_topic_is_found_by_other_words(word: str, topic: str, tmp_path: Path) -> None:
+    assert typed("help", word, home=tmp_path, COLUMNS="100").stdout == TEXTS[topic]
+
+
+def test_another_word_hides_no_topic_and_no_command() -> None:
+    assert set(ALSO.values()) <= set(TEXTS)
+    assert not set(ALSO) & {*TEXTS, *COMMANDS}
 
 
 @pytest.mark.parametrize(("topic", "line"), _samples())

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.catalog.software import install_command
 from autotune.domain.answer.limits import ShortRows
 from autotune.domain.answer.recommendation import Asked, Decisive
+from autotune.domain.job import Assumption
 from autotune.domain.outcome import Spread
 from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
@@ -144,11 +146,20 @@ def test_estimated_row_lengths_are_said_with_their_range(samples: Samples) -> No
     low, high = (float(f"{tokens * math.exp(s * 1.2816 * 0.2):.3g}") for s in (-1, 1))
     assert (
         "estimated from bytes, because the model's tokenizer cannot be used here; the ranges cover"
-        f" {low:,.0f}"
-        in shown
+        f" {low:,.0f}" in shown
     )
     assert f"to {high:,.0f} tokens" in shown
-    assert "--set data.tokenizer=FOLDER" in shown
+    assert "hf download meta-llama/Llama-3.1-8B tokenizer.json --local-dir TOK" in shown
+    assert "--set data.tokenizer=TOK" in shown
+
+
+def test_a_missing_package_that_counts_tokens_is_named(samples: Samples) -> None:
+    lengths = replace(samples.full.job.lengths, basis="estimated", log_sd=0.2)
+    why = Assumption("data.lengths", "estimated", "counting needs tokenizers: not installed")
+    job = replace(samples.full.job, lengths=lengths, assumed=(why,))
+    shown = _flat(_screen(replace(samples.full, job=job, assumed=(why,))))
+    assert f"row lengths: {install_command('dataset')}, and your rows are counted" in shown
+    assert "hf download" not in shown
 
 
 def test_what_is_free_has_no_cost(samples: Samples) -> None:

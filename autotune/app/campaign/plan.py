@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.campaign.bills import bills_of
-from autotune.app.campaign.claims import contradictions, hours_device, resumed_note
+from autotune.app.campaign.claims import contradictions, hours_device
+from autotune.app.campaign.limits import When, confidence_of, ends_of
 from autotune.app.campaign.list_schedule import longest_chain, schedule
+from autotune.app.campaign.notes import notes_of
 from autotune.app.campaign.schedule import (
     enough_machines,
     other_barrier_s,
@@ -24,18 +26,14 @@ from autotune.app.campaign.schedule import (
 )
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.app.tune.priced import check_choices
-from autotune.app.whatif.levers import opened_words
-from autotune.app.whatif.moved import opened_means
-from autotune.app.whatif.relaxations import OFFLOAD
 from autotune.catalog.files import write_whole
 from autotune.cost.columns import reusing_tables
-from autotune.domain.answer.limits import worst_excess
+from autotune.domain.answer.limits import held_with, worst_excess
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
-from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.typed.values import MAX_DEVICES
-from autotune.domain.units import HOUR_S, format_usd
+from autotune.domain.units import HOUR_S, parse_seconds
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -43,12 +41,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.campaign.file import Campaign
-    from autotune.domain.answer.plan import Hours, RunOnOffer
+    from autotune.domain.answer.plan import Hours, RunOnOffer, Subset
     from autotune.domain.device import Offer
     from autotune.search.selection import Objective
 
 USUAL = (1, 2, 4, 8)  # machines that the schedule is also worked out for
-MAY_BE_BETTER = 2  # machines that are named
 KWH_J = 3.6e6
 
 
@@ -58,6 +55,7 @@ class PlanOptions:
 
     parallel: int | None = None
     budget: str | None = None
+    deadline: str | None = None
     hours: Hours | None = None
     hours_per_day: float | None = None
     barrier: bool = False
@@ -90,16 +88,29 @@ def plan(
     )
     runs = tuple(_planned(campaign, i, on) for i, on in enumerate(bills.runs))
     totals = tuple(_total(campaign, runs, n) for n in range(len(campaign.offers)))
-    machine = _machine(runs, totals, machines, options.objective)
-    items = _items(campaign, runs, machine)
-    whole = not totals[machine].missing
-    subset = best_subset(items, budget) if budget is not None and whole else None
+    barrier, share = options.barrier or campaign.file.barrier, options.share or campaign.file.share
+    confidence = confidence_of(campaign)
+    when = options.deadline and When(
+        _deadline_s(options.deadline), machines, barrier, share, hours_per_day, confidence
+    )
+
+    def kept(number: int) -> Subset | None:
+        if budget is None or totals[number].missing:
+            return None
+        return best_subset(_items(campaign, runs, number, confidence), budget, confidence)
+
+    def excess(number: int) -> float:
+        if not when or budget is not None or totals[number].missing:
+            return 0.0  # a budget keeps fewer runs on a dearer machine, which so ends sooner
+        return when.of(ends_of(campaign, runs, number, None)).excess
+
     progress("placing the runs on machines")
-    barrier = options.barrier or campaign.file.barrier
+    machine = _machine(runs, totals, machines, options.objective, excess)
+    whole, subset = not totals[machine].missing, kept(machine)
     task_runs, tasks = tasks_of(campaign, runs, machine, subset)
     placed = schedule(tasks, machines, barrier=barrier) if whole else None
     sharing = sharing_of(tasks, [runs[r] for r in task_runs], machine, placed)
-    if (options.share or campaign.file.share) and sharing.schedule is not None:
+    if share and sharing.schedule is not None:
         placed = sharing.schedule
     stated = stated_tasks(campaign)
     numbers = {
@@ -127,14 +138,15 @@ def plan(
         longest_chain_s=longest_chain(tasks),
         hours_per_day=hours_per_day,
         days=placed.makespan_s / (hours_per_day * HOUR_S) if placed is not None else None,
-        cuts=what_to_cut(items) if whole else (),
+        cuts=what_to_cut(_items(campaign, runs, machine, confidence)) if whole else (),
         subset=subset,
+        deadline=when.told(ends_of(campaign, runs, machine, subset)) if when and whole else None,
         contradictions=contradictions(campaign, bills.runs),
         warnings=bills.warnings,
         assumed=campaign.assumed,
         wall_seconds=0.0,
     )
-    notes = _notes(found, campaign, [task.duration_s for task in tasks], machines)
+    notes = notes_of(found, campaign, [task.duration_s for task in tasks], machines)
     if options.hours == "stated" and all(run.hours is None for run in campaign.runs):
         notes.append("no run of the campaign states hours: these are the model's")
     return replace(
@@ -157,10 +169,11 @@ def write_chart(path: Path, drawing: str) -> None:
 
 
 def exit_status(found: Plan) -> int:
-    """As `tune`: 0 an answer, 3 a run fits nowhere, 4 a run misses a limit of its own."""
+    """As `tune`: 0 an answer, 3 a run fits nowhere, 4 the deadline or a run's limit is missed."""
     if found.offers[found.machine].missing:
         return NOTHING_FEASIBLE
     late = any(run.on[found.machine].misses for run in found.runs)
+    late = late or (found.deadline is not None and not found.deadline.odds.kept)
     return LIMIT_MISSED if late else 0
 
 
@@ -176,6 +189,15 @@ def _checked(campaign: Campaign, options: PlanOptions) -> tuple[int, float]:
         msg = f"--hours-per-day {per_day:g} must be above 0 and at most 24"
         raise InputError(msg)
     return machines, per_day
+
+
+def _deadline_s(text: str) -> float:
+    """[s] of `--deadline`. Raises InputError for what is none."""
+    deadline_s = parse_seconds(text[:60])
+    if deadline_s <= 0:
+        msg = f"--deadline {text[:60]!r} must be above zero"
+        raise InputError(msg, 'write a time such as "48h" or "3d"')
+    return deadline_s
 
 
 def _planned(campaign: Campaign, index: int, on: tuple[RunOnOffer, ...]) -> PlannedRun:
@@ -235,9 +257,12 @@ def _summed(parts: Sequence[tuple[Spread, int]], factor: float = 1.0) -> Spread:
 
 
 def _machine(
-    runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int, objective: Objective
-) -> int:
+    runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int, objective: Objective,
+    excess: Callable[[int], float],
+) -> int:  # fmt: skip
     """The offer that the campaign is planned on, by the rule of `tune`.
+
+    excess: by how much, relatively, an offer misses the campaign's deadline.
 
     All runs fit, then their limits are kept (or missed by least), then the least money or time at
     the pessimistic end of what nobody measured. A machine of one's own is one machine: where
@@ -247,7 +272,7 @@ def _machine(
     def rank(number: int) -> tuple[float, ...]:
         total = totals[number]
         owned = total.offer.watts is not None and machines > 1
-        late = max(worst_excess(run.on[number].limits) for run in runs)
+        late = max(excess(number), *(worst_excess(run.on[number].limits) for run in runs))
         money, seconds = _at_worst(runs, number)
         first = (money, seconds) if objective == "cost" else (seconds, money)
         return (-total.runs, float(owned), max(late, 0.0), *first, number)
@@ -275,7 +300,9 @@ def _mixed(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: i
     return total if len(rented) > 1 else None
 
 
-def _items(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> list[Item]:
+def _items(
+    campaign: Campaign, runs: Sequence[PlannedRun], machine: int, confidence: float
+) -> list[Item]:
     count = campaign.offers[machine].count
     return [
         Item(
@@ -285,6 +312,8 @@ def _items(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> list
             cost_usd=run.on[machine].cost_usd.p50,
             device_s=run.on[machine].duration_s.p50 * count,
             after=source.after,
+            held_usd=held_with(run.on[machine].cost_usd, confidence),
+            held_s=held_with(run.on[machine].duration_s, confidence) * count,
         )
         for run, source in zip(runs, campaign.runs, strict=True)
     ]
@@ -315,81 +344,6 @@ def _phase(phase: str, part: str, group: Sequence[PlannedRun], machine: int) -> 
         cost_usd=sum(run.on[machine].cost_usd.p50 * run.repeat for run in group),
         stated_s=stated,
     )
-
-
-def _notes(
-    found: Plan, campaign: Campaign, durations_s: Sequence[float], machines: int
-) -> list[str]:
-    total = found.offers[found.machine]
-    notes = []
-    if total.missing:
-        why = next(r.on[found.machine].reason for r in found.runs if r.on[found.machine].reason)
-        names = ", ".join(total.missing[:4])
-        notes.append(
-            f"{len(total.missing)} kinds of runs cannot run on any one machine of the campaign; "
-            f"on {total.offer.label}: {names} ({why})"
-        )
-    late = [run.name for run in found.runs if run.on[found.machine].misses]
-    if late:
-        notes.append(
-            f"{len(late)} kinds of runs are not sure enough to keep a limit of theirs (see each "
-            f"run's limits.confidence): {', '.join(late[:4])}"
-        )
-    notes += _opened_notes(found, campaign)
-    notes += _may_be_better(found)
-    if machines > 1 and total.offer.watts is not None:
-        notes.append(f"{machines} of your own machines are planned; the file describes one")
-    elif machines > 1 and any(_owned(other.offer) for other in found.offers):
-        notes.append("you own one machine, so a plan of several is priced as rented")
-    resumed = resumed_note(durations_s, found.hours_per_day) if durations_s else ""
-    if resumed:
-        notes.append(resumed)
-    if any(run.expected_fraction < 1.0 for run in campaign.runs):
-        full = sum(run.on[found.machine].full_s * run.repeat for run in found.runs)
-        notes.append(
-            f"with early stopping as expected; if no run stops early they take "
-            f"{full / HOUR_S:,.1f} h in all"
-        )
-    return notes
-
-
-def _opened_notes(found: Plan, campaign: Campaign) -> list[str]:
-    """Runs that fit on the planned machine only with a knob that was opened for them."""
-    opened: dict[tuple[str, str], list[str]] = {}
-    for run, source in zip(found.runs, campaign.runs, strict=True):
-        row = run.on[found.machine].row
-        words = opened_words(row.config) if row is not None else ""
-        jobs = [campaign.jobs[piece.job] for piece in source.pieces]
-        asked = any(OFFLOAD in {*job.allow, *job.lock} for job in jobs)
-        if row is not None and words and not asked:
-            opened.setdefault((words, opened_means(jobs[0], row)), []).append(run.name)
-    label = found.offers[found.machine].offer.label
-    return [
-        Decisive(
-            f"on {label} nothing fits without it, so {words} was opened: {means} "
-            f"({', '.join(names[:4])})"
-        )
-        for (words, means), names in opened.items()
-    ]
-
-
-def _may_be_better(found: Plan) -> list[str]:
-    """Machines that are expected to cost less and lead only where their guess is right."""
-    planned = found.offers[found.machine]
-    better = [
-        other
-        for number, other in enumerate(found.offers)
-        if other.cost_usd.p50 < planned.cost_usd.p50
-        and len(other.missing) <= len(planned.missing)
-        and any(run.on[number].caution > run.on[found.machine].caution for run in found.runs)
-    ]
-    return [
-        Decisive(
-            f"{other.offer.label} may be better ({format_usd(other.cost_usd.p50)} in all), but no "
-            "training step was measured on it"
-        )
-        for other in better[:MAY_BE_BETTER]
-    ]
 
 
 def _owned(offer: Offer) -> bool:

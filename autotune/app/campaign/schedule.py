@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from autotune.app.campaign.list_schedule import go_together, longest_chain, schedule
 from autotune.domain.answer.plan import Makespan, Sharing, Task
@@ -24,9 +24,10 @@ SHORTER = 0.99  # a shared schedule at most so long, against the plain one, is w
 
 
 def tasks_of(
-    campaign: Campaign, runs: Sequence[PlannedRun], machine: int, subset: Subset | None
-) -> tuple[list[int], list[Task]]:
-    """One task a run, repeats apart; only those that the budget keeps."""
+    campaign: Campaign, runs: Sequence[PlannedRun], machine: int, subset: Subset | None,
+    end: Literal["p10", "p50", "p90"] = "p50",
+) -> tuple[list[int], list[Task]]:  # fmt: skip
+    """One task a run, repeats apart; only those that the budget keeps. end: of their ranges."""
     counts = [run.repeat if subset is None else subset.kept.get(run.name, 0) for run in runs]
     at = _numbered(counts)
     tasks, of = [], []
@@ -38,7 +39,7 @@ def tasks_of(
             tasks.append(
                 Task(
                     name=name,
-                    duration_s=on.duration_s.p50,
+                    duration_s=getattr(on.duration_s, end),
                     after=after,
                     phase=campaign.runs[index].phase,
                     busy=on.busy,

@@ -1,6 +1,7 @@
 """Which runs to keep under a budget, and which to cut first.
 
-    maximise the priorities of the runs kept, within the budget, none kept without what it waits for
+    maximise the priorities of the runs kept, within the budget with the asked probability,
+    none kept without what it waits for
     among the subsets that are equally valuable, the cheapest
 
 Solved exactly as two integer programs; scipy (HiGHS) is imported only here.
@@ -15,6 +16,7 @@ import numpy as np
 from autotune.catalog.software import install_command
 from autotune.domain.answer.plan import Cut, Subset
 from autotune.domain.errors import InputError
+from autotune.domain.job import CONFIDENCE
 from autotune.domain.units import format_seconds, format_usd, parse_seconds, parse_usd
 from autotune.frozen import dataclass
 
@@ -31,7 +33,10 @@ SOLVER_S = 20.0  # [s] after which the best subset found is refused rather than 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One kind of run: what one of it takes, how many there are, what it waits for."""
+    """One kind of run: what one of it takes, how many there are, what it waits for.
+
+    held_usd, held_s: what it stays within with the asked probability, as cost and device time.
+    """
 
     name: str
     count: int
@@ -39,6 +44,8 @@ class Item:
     cost_usd: float
     device_s: float
     after: tuple[int, ...]
+    held_usd: float
+    held_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +57,8 @@ class Budget:
     device_s: float | None
 
     def of(self, item: Item) -> float:
-        """What one run takes of it."""
-        return item.cost_usd if self.usd is not None else item.device_s
+        """What one run may take of it, with the asked probability."""
+        return item.held_usd if self.usd is not None else item.held_s
 
     @property
     def amount(self) -> float:
@@ -80,8 +87,11 @@ def parse_budget(text: str) -> Budget:
     return Budget(text, usd, seconds)
 
 
-def best_subset(items: Sequence[Item], budget: Budget) -> Subset:
-    """The most valuable runs within the budget. Raises InputError when not one is."""
+def best_subset(items: Sequence[Item], budget: Budget, confidence: float = CONFIDENCE) -> Subset:
+    """The most valuable runs within the budget. Raises InputError when not one is.
+
+    confidence: with which the items' `held` figures are within it.
+    """
     if not any(item.priority for item in items):
         msg = "every run has priority 0, so a budget cannot choose among them"
         raise InputError(msg, "give the runs that matter a priority above 0")
@@ -91,13 +101,13 @@ def best_subset(items: Sequence[Item], budget: Budget) -> Subset:
     if least > budget.amount * (1 + _ROOM):
         msg = (
             f"the budget of {budget.text.strip()} is too small for the cheapest run, "
-            f"which takes {budget.shown(least)}"
+            f"which may take {budget.shown(least)}"
         )
         raise InputError(msg, "raise --budget, or plan smaller runs")
     kept = [item.count for item in items]
     if _takes(items, kept, budget) > budget.amount * (1 + _ROOM):
         kept = _solved(items, budget)
-    return _subset(items, kept, budget)
+    return _subset(items, kept, budget, confidence)
 
 
 def _needs(items: Sequence[Item], index: int, budget: Budget) -> float:
@@ -191,7 +201,9 @@ def _program(
     return [round(float(x)) for x in found.x[:kinds]]
 
 
-def _subset(items: Sequence[Item], kept: Sequence[int], budget: Budget) -> Subset:
+def _subset(
+    items: Sequence[Item], kept: Sequence[int], budget: Budget, confidence: float
+) -> Subset:
     pairs = list(zip(items, kept, strict=True))
     return Subset(
         budget_usd=budget.usd,
@@ -202,6 +214,7 @@ def _subset(items: Sequence[Item], kept: Sequence[int], budget: Budget) -> Subse
         of_priority=sum(item.count * item.priority for item in items),
         cost_usd=sum(n * item.cost_usd for item, n in pairs),
         device_s=sum(n * item.device_s for item, n in pairs),
+        confidence=confidence,
     )
 
 

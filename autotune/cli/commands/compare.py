@@ -46,7 +46,7 @@ def compare(
     fidelity: FidelityOfMemory = Fidelity.formula,
     output: Output,
 ) -> None:
-    """Compare machines: the best config of each, in hours and dollars.
+    """Compare machines: hours and dollars of the best config on each.
 
     One row for each device and count (and variant of the job file). For example:
     autotune compare job.yaml --gpu h100,a100-40gb:4@4.80USD/h,h100:2@5.00USD/h

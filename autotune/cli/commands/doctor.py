@@ -41,7 +41,7 @@ def doctor(
         DoctorFormat, option("--format", "How to print the result.")
     ] = DoctorFormat.text,
 ) -> None:
-    """Look at this machine: devices, memory, disk speed, versions, and what each means.
+    """Look at this machine, or measure its speeds.
 
     Ends with hardware and software blocks that a job file can take over. --measure adds matrix
     products, memory, launch cost, copies, the loader and the disk; nothing leaves this machine.

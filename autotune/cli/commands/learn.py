@@ -41,7 +41,7 @@ def learn(
     dry_run: Annotated[bool, option("--dry-run", "Only show what would be learned.")] = False,
     output: Output,
 ) -> None:
-    """Read past runs, and let every later answer start from what they measured.
+    """Read past runs, so that later answers start from them.
 
     Nothing is executed or unpickled, links are not followed, and nothing leaves this machine.
     For example:

@@ -12,6 +12,7 @@ import typer
 from autotune.cli.option_sets import with_option_sets
 from autotune.cli.options import (
     BUDGET,
+    DEADLINE,
     MINIMIZE,
     Fidelity,
     FidelityOfMemory,
@@ -53,6 +54,9 @@ def plan(
         str | None,
         said(BUDGET, "Keep the runs with the highest priority within this budget.", "100USD|80h"),
     ] = None,
+    deadline: Annotated[
+        str | None, said(DEADLINE, "The most time that all runs together may take.", "48h")
+    ] = None,
     hours: Annotated[
         HoursFrom | None,
         option("--hours", "Use the hours that the file states, or the predicted ones."),
@@ -79,7 +83,7 @@ def plan(
     ] = None,
     output: Output,
 ) -> None:
-    """Plan many runs: what they cost together, and when each one runs.
+    """Plan many runs: their cost, and when each one runs.
 
     For example: autotune plan campaign.yaml --parallel 4 --budget 80h
     """
@@ -94,6 +98,7 @@ def plan(
     options = PlanOptions(
         parallel=parallel,
         budget=budget,
+        deadline=deadline,
         hours=hours.value if hours is not None else None,
         hours_per_day=hours_per_day,
         barrier=barrier,

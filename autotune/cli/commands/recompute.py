@@ -80,7 +80,7 @@ def recompute(
     ] = False,
     output: Output,
 ) -> None:
-    """Answer an earlier run's question again, and show what changes and why.
+    """Answer an earlier run's question again, and show what changes.
 
     For example: autotune recompute --gpu a100-40gb, or: autotune recompute --price 2.10USD/h
     """

@@ -74,7 +74,7 @@ def verify(
     ] = 1,
     output: Output,
 ) -> None:
-    """Compare a run with its prediction, finished or half-way, and learn from it.
+    """Compare a run with its prediction, and learn from it.
 
     What it measured is kept, and later commands on such a job start from it.
     For example:

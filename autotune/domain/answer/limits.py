@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.job import BUDGET, DEADLINE, SESSION
-from autotune.domain.outcome import Spread
+from autotune.domain.outcome import Spread  # noqa: TC001 - read when a kept answer is checked
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.domain.job import Limits
-    from autotune.domain.outcome import Spread
 
 _NORMAL = NormalDist()
+_FARTHEST, _HALVINGS = 8.0, 48  # standard deviations from the middle; of a bisection
 _Z90 = _NORMAL.inv_cdf(0.9)  # as `standard` has it, so that both cancel at a confidence of 0.9
 
 
@@ -79,10 +81,32 @@ def held_with(figure: Spread, confidence: float) -> float:
     Formula: p50 (p90 / p50)^(z / z90) with z the standard normal quantile of the confidence.
     Source: derived: the quantile of `probability_within`.
     """
+    return _quantile(figure, standard(confidence))
+
+
+def _quantile(figure: Spread, z: float) -> float:
+    """The quantile of a figure at a standard normal one, by the side of its middle."""
     if figure.p50 <= 0:
         return figure.p50
-    log_grow = math.log(max(figure.p90 / figure.p50, 1.0)) * standard(confidence) / _Z90
-    return figure.p50 * math.exp(log_grow)
+    end = figure.p90 / figure.p50 if z > 0 else figure.p50 / max(figure.p10, 1e-300)
+    return figure.p50 * math.exp(math.log(max(end, 1.0)) * z / _Z90)
+
+
+def sum_within(figures: Sequence[tuple[Spread, float]], limit: float) -> float | None:
+    """The probability that figures, so many of each, are together at most `limit`.
+
+    They err together, as one model's do: all are at the same quantile at a time. None where none
+    has a range. Formula: the z at which the sum of their quantiles is the limit, by bisection.
+    Source: derived: the sum of comonotonic variables has the sum of their quantiles.
+    """
+    if all(figure.p10 >= figure.p90 for figure, _ in figures):
+        return None
+    low, high = -_FARTHEST, _FARTHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        within = math.fsum(times * _quantile(own, middle) for own, times in figures) <= limit
+        low, high = (middle, high) if within else (low, middle)
+    return _NORMAL.cdf(low)
 
 
 def standard(confidence: float) -> float:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import Answer
-from autotune.domain.answer.limits import misses, probability_within
-from autotune.domain.outcome import Spread
+from autotune.domain.answer.limits import misses, sum_within
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss
     from autotune.domain.device import Offer
     from autotune.domain.job import Assumption
-    from autotune.domain.outcome import Estimated
+    from autotune.domain.outcome import Estimated, Spread
 
 Hours = Literal["model", "stated"]
 
@@ -135,6 +134,19 @@ class Subset:
     of_priority: float
     cost_usd: float
     device_s: float
+    confidence: float  # with which the budget is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline(Answer):
+    """How likely the campaign ends in time, and with which probability it was asked to.
+
+    enough_machines: the fewest that keep it; None where more machines do not help.
+    """
+
+    odds: LimitOdds
+    confidence: float
+    enough_machines: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,7 @@ class Plan:
     days: float | None
     cuts: tuple[Cut, ...]
     subset: Subset | None
+    deadline: Deadline | None
     contradictions: tuple[str, ...]
     warnings: tuple[str, ...]
     assumed: tuple[Assumption, ...]
@@ -179,24 +192,17 @@ class Plan:
     def budget_probability(self) -> float | None:
         """The probability that the runs kept stay within the budget; None where none can be told.
 
-        Which runs are kept goes by what each is expected to take. Their ranges are added end to
-        end: one model prices them all, so they err together.
+        Their ranges are added end to end: one model prices them all, so they err together.
         """
         subset = self.subset
         if subset is None:
             return None
-        kept = [(subset.kept.get(run.name, 0), run.on[self.machine]) for run in self.runs]
-        limit, own = subset.budget_usd, [(times, on.cost_usd) for times, on in kept]
-        if limit is None:
-            limit = subset.budget_device_s
-            count = self.offers[self.machine].offer.count
-            own = [(count * times, on.duration_s) for times, on in kept]
-        low, middle, high = (
-            sum(times * getattr(of, end) for times, of in own) for end in ("p10", "p50", "p90")
-        )
-        if limit is None or high <= low:
-            return None  # hours that were stated have no range
-        return probability_within(Spread(low, middle, high), limit)
+        kept = [(run.on[self.machine], subset.kept.get(run.name, 0)) for run in self.runs]
+        if subset.budget_usd is not None:
+            return sum_within([(on.cost_usd, times) for on, times in kept], subset.budget_usd)
+        count = self.offers[self.machine].offer.count
+        hours = [(on.duration_s, count * times) for on, times in kept]
+        return sum_within(hours, subset.budget_device_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def plan_payload(found: Plan) -> Payload:
         "stated_scaling": found.stated_scaling,
         "sharing": _sharing(found),
         "subset": None if found.subset is None else _subset(found.subset, found.budget_probability),
+        "deadline": found.deadline,
         "cuts": found.cuts,
         "contradictions": list(found.contradictions),
         "assumed": found.assumed,
@@ -174,7 +175,7 @@ def _schedule(schedule: Schedule, found: Plan) -> Payload:
 def _subset(subset: Subset, probability: float | None) -> Payload:
     return {
         "probability": probability,  # that the runs kept stay within the budget
-        **facts_of(subset, "budget_usd", "budget_device_s", "kept", "left_out"),
+        **facts_of(subset, "confidence", "budget_usd", "budget_device_s", "kept", "left_out"),
         "runs": sum(subset.kept.values()),
         **facts_of(subset, "priority", "of_priority", "cost_usd", "device_s"),
     }

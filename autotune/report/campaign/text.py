@@ -17,8 +17,8 @@ from autotune.report.campaign.schedule import (
 from autotune.report.compare.notes import spread, spread_s
 from autotune.report.layout.blocks import Paragraph, Section, bullets, section, table
 from autotune.report.layout.report import Report
-from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks
-from autotune.report.sections.limits import chances
+from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks, sentence
+from autotune.report.sections.limits import chances, limit_phrases
 
 if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block
@@ -69,6 +69,7 @@ def campaign_lead(payload: Payload) -> Section:
     schedule = payload["schedule"]
     if schedule is not None and schedule["placements"]:
         blocks.append(Paragraph(_ends(payload, schedule)))
+    blocks += _deadline(payload)
     blocks.append(Paragraph(_source(payload), "quiet"))
     return Section("", tuple(blocks))
 
@@ -93,6 +94,21 @@ def _ends(payload: Payload, schedule: Payload) -> str:
     gap = schedule["gap"]
     best = "no order is shorter" if gap < _EXACT else f"at most {100 * gap:.1f} % over the best"
     return f"{text} ({best}: nothing ends before {hours(schedule['lower_bound_s'])})."
+
+
+def _deadline(payload: Payload) -> list[Block]:
+    """Whether all runs end in time, and what would make them."""
+    found = payload["deadline"]
+    if found is None:
+        return []
+    kept, missed = limit_phrases((found["odds"],), found["confidence"])
+    if kept:
+        return [Paragraph(f"{sentence(kept)}.")]
+    enough = found["enough_machines"]
+    more = f"On {enough} machines it would be kept: `--parallel {enough}`."
+    if enough is None:
+        more = "More machines of this kind would not keep it."
+    return [Paragraph(f"{sentence(missed)}. {more}", "bad")]
 
 
 def _source(payload: Payload) -> str:
@@ -306,10 +322,10 @@ def subset_section(payload: Payload, most: int = 1000) -> Section:
     runs, total = subset["runs"], payload["total"]["runs"]
     text = f"The budget of {budget} keeps {format_count(runs)} of {total} runs"
     if (subset["priority"], subset["of_priority"]) != (runs, total):
-        text += f", with {subset['priority']:g} of {subset['of_priority']:g} of all priority,"
-    text += f" for {format_usd(subset['cost_usd'])} and {hours(subset['device_s'])} of GPU time"
+        text += f", with {subset['priority']:g} of {subset['of_priority']:g} of all priority"
+    takes = f"{format_usd(subset['cost_usd'])} and {hours(subset['device_s'])} of GPU time"
     sure = subset["probability"]
-    text += ", by what runs are expected to take"
+    text += f". They should take {takes}"
     text += f"; it is kept with {chances(sure)}." if sure is not None else "."
     if not subset["left_out"]:
         return Section("Within the budget", (Paragraph(f"{text} Everything fits.", "good"),))

@@ -39,11 +39,12 @@ class Listing:
 
     @classmethod
     def of(
-        cls, name: str, columns: tuple[Column, ...], items: Iterable[object], **texts: str
-    ) -> Listing:
-        """A row an item, by what each column reads of it. texts: note, empty."""
+        cls, name: str, columns: tuple[Column, ...], items: Iterable[object],
+        note: str = "", empty: str = "nothing to list",
+    ) -> Listing:  # fmt: skip
+        """A row an item, by what each column reads of it."""
         rows = tuple({column.key: column.value(item) for column in columns} for item in items)
-        return cls(name, columns, rows, **texts)
+        return cls(name, columns, rows, note, empty)
 
 
 def listing_payload(listing: Listing) -> dict[str, Any]:
