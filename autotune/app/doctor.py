@@ -287,11 +287,16 @@ def _told(fact: Fact) -> str:
 
 def _noise(done: Measured) -> list[Finding]:
     why = done.measurement.disturbed
-    if not why:
-        return []
     doubtful = too_doubtful(done.measurement)
-    names = ", ".join(dict.fromkeys(doubtful))
-    left = f"; prices leave out the least certain figures of {names}" if doubtful else ""
+    parts = [_part_of(fact) for fact in done.measurement.found.facts if fact.name in doubtful]
+    names = ", ".join(dict.fromkeys(PARTS[part] for part in parts))
+    if not why and not names:
+        return []
+    if not why:
+        text = "they varied too much from one repetition to the next, though no other program was "
+        text += "seen: prices leave out the least certain of them; measure again"
+        return [Finding("uneven figures", names, text, "note")]
+    left = f"; prices leave out the least certain figures of {names}" if names else ""
     text = f"figures may be off and their ranges are wider{left}; measure again when it is quiet"
     return [Finding("busy machine", "; ".join(why), text, "note")]
 

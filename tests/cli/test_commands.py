@@ -266,7 +266,7 @@ def test_prices_are_a_screen_and_all_of_them_are_in_csv(
     shown = capsys.readouterr().out.splitlines()
     assert run([*argv, "--format", "csv"]) == 0
     every = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    devices = {row["name"] for row in every}
+    devices = {row["device"] for row in every}
     assert len(shown) <= max(30, len(devices) + 6)
     assert devices == {line.split()[0] for line in shown if line.strip()} & devices
     assert any(f"of {len(every)} prices" in line for line in shown)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import BRIEF
 
-from autotune.app.hardware.measuring import too_doubtful
+from autotune.app import doctor
+from autotune.app.hardware.measuring import Measured, too_doubtful
 from autotune.app.hardware.this_machine import with_facts
 from autotune.app.job.load import load_job
 from autotune.catalog.devices import cpu_device
@@ -228,6 +229,24 @@ def test_a_doubtful_figure_is_kept_and_not_used() -> None:
     assert known is not None
     assert known.facts == (wild,)
     assert damage == ""
+
+
+@pytest.mark.parametrize("disturbed", [(), BUSY])
+def test_figures_that_prices_leave_out_are_named_whether_or_not_a_cause_was_seen(
+    disturbed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wild = replace(product(1e9), log_sd=1.5, disturbed=disturbed)
+    done = measuring.Measurement(facts_of(wild, product(2e9)), (), disturbed, 1.0)
+    monkeypatch.setattr(doctor, "measure_here", lambda *_: Measured("cpu", done, None, "", None))
+    told = {each.name: each for each in doctor.examine_and_measure(tmp_path).findings}
+    named = told["busy machine" if disturbed else "uneven figures"]
+    assert "matrix products" in f"{named.value} {named.meaning}"
+    assert "leave out the least certain" in named.meaning
+    assert "measure again" in named.meaning
+    calm = replace(done, found=facts_of(product(2e9)), disturbed=())
+    monkeypatch.setattr(doctor, "measure_here", lambda *_: Measured("cpu", calm, None, "", None))
+    told = {each.name: each for each in doctor.examine_and_measure(tmp_path).findings}
+    assert not {"busy machine", "uneven figures"} & set(told)
 
 
 def test_a_calm_figure_is_not_replaced_by_a_disturbed_one() -> None:

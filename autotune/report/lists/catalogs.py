@@ -181,7 +181,7 @@ def prices_listing(prices: Sequence[Price]) -> Listing:
     GPU first, at most a screen of them.
     """
     columns = (
-        Column("name", "device", of=lambda price: price.device_name),
+        Column("device", "device", of=lambda price: price.device_name),
         Column("provider"),
         Column("instance"),
         Column("sold_as", "sold as", of=lambda price: f"{price.provider} {price.instance}"),
