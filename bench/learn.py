@@ -53,7 +53,7 @@ FEWEST = 3  # runs of a machine that a source must hold
 TWINS = 0.02  # of a step's seconds
 # Hand estimates of the spreads between runs, on the fitting scale 0.7 wide; a source counts as so
 # many runs, which are alike. Of a source with more runs than `MOST` every n-th is asked.
-USUAL, USUAL_SD = Prior(0.08, 0.08, 0.08, 0.08, 0.30, 0.05), 0.7
+USUAL, USUAL_SD = Prior(0.08, 0.08, 0.08, 0.08, 0.30, 0.05, 0.05, 0.05), 0.7
 COUNTS_AS, MOST = 8.0, 40
 FEW, DRAWS = (1, 3), 40  # runs that are known, drawn so many times for each run that is predicted
 RIDGE = 1e-2  # that keeps slopes of a few runs finite

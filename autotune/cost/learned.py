@@ -1,11 +1,13 @@
 """What past runs say of a step, for every candidate: how long it takes by what it is made of.
 
-A run says more of steps that spend their time as its own did. So what runs teach
-(`evidence.learned.effects`) is a function of where a step's seconds are: computing, moving bytes,
-issuing kernels, links between devices, and the optimizer.
+A run says more of steps that spend their time as its own did, and whose matrices are of its size.
+So what runs teach (`evidence.learned.effects`) is a function of where a step's seconds are
+(computing, moving bytes, issuing kernels, links between devices, and the optimizer) and of the
+tokens that a device computes at a time.
 
-    log(measured / modelled) = a + b' phi(shares),  phi: products of any two shares
-    variance = psi' S psi + own,  psi = (1, phi);  S: what past runs leave open of a and b
+    log(measured / modelled) = a + b' phi(shares) + c' bumps(log tokens)
+    phi: products of any two shares;  bumps' bumps = exp(-(difference of log tokens)^2 / 2)
+    variance = psi' S psi + own,  psi = (1, phi, bumps);  S: what past runs leave open of a, b and c
 
 Source: derived: the best linear prediction of `evidence.learned.effects`, written by its
 coefficients (Rasmussen & Williams, "Gaussian Processes for Machine Learning" (2006), section 2.1).
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 STEP = ("compute", "collectives")  # components that a step is made of
 PARTS = 5  # of a step: computing, moving bytes, issuing, links, optimizer
 _FIRST, _SECOND = np.triu_indices(PARTS)
+_APART = 0.75  # [log tokens] between sizes; at less the sum is no nearer to the integral
+_SIZES = np.arange(-3.0, 17.0, _APART)  # from below one token to beyond a million
 _TWICE = np.where(_FIRST == _SECOND, 1.0, np.sqrt(2.0))
 WIDEST = 2.0  # of the model's own spread, where a user's runs differ more than it says
 
@@ -63,9 +67,28 @@ def pairs_of(shares: FloatArray) -> FloatArray:
     return products
 
 
-def log_error(own: StepError, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """([rows], [rows]) log factor of steps of such shares, and its variance."""
-    terms = np.column_stack((np.ones(len(shares)), pairs_of(shares)))
+def tokens_of(compute: Outputs, accumulation: FloatArray, count: int) -> FloatArray:
+    """[rows] real tokens that each of `count` devices computes at a time."""
+    tokens: FloatArray = compute["real_tokens_per_step"] / (np.maximum(accumulation, 1.0) * count)
+    return tokens
+
+
+def bumps_of(tokens: FloatArray) -> FloatArray:
+    """[rows, bumps] how near the size of a step is to each of a row of sizes.
+
+    Their products are the likeness of two sizes, exp(-(difference of logs)^2 / 2). Source: derived:
+    the integral over u of exp(-(s - u)^2 - (t - u)^2) is sqrt(pi / 2) of that, here as a sum.
+    """
+    away = np.log(np.maximum(tokens, 1.0))[:, None] - _SIZES[None, :]
+    found: FloatArray = np.sqrt(_APART / np.sqrt(np.pi / 2.0)) * np.exp(-(away**2))
+    return found
+
+
+def log_error(
+    own: StepError, shares: FloatArray, tokens: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """([rows], [rows]) log factor of steps of such shares and sizes, and its variance."""
+    terms = np.column_stack((np.ones(len(shares)), pairs_of(shares), bumps_of(tokens)))
     open_still = np.einsum("ri,ij,rj->r", terms, np.asarray(own.covariance), terms)
     return terms @ np.asarray(own.mean), np.maximum(open_still, 0.0) + own.variance
 
@@ -109,22 +132,25 @@ def as_learned(
         if own is None or not here.any():
             continue
         taken = {e: {n: a[here] for n, a in rows[e].items()} for e in names}
-        for output, array in _under(own, name, taken, accumulation[here]).items():
+        count = offers[place].count
+        for output, array in _under(own, name, taken, accumulation[here], count).items():
             outputs[output] = outputs[output].copy()
             outputs[output][here] = array
     return Table(outputs, row_of.astype(np.intp, copy=False))
 
 
 def _under(
-    own: MachineEffect, name: str, rows: Mapping[str, Outputs], accumulation: FloatArray
-) -> Outputs:
+    own: MachineEffect, name: str, rows: Mapping[str, Outputs], accumulation: FloatArray,
+    count: int,
+) -> Outputs:  # fmt: skip
     """What becomes of a component's outputs on a machine."""
     outputs = rows[name]
     factor: FloatArray | float = own.factor
     log_sd = outputs["log_sd"] * own.spread
     if own.step is not None:
         shares = step_shares(rows["compute"], rows["collectives"], accumulation)
-        log, variance = log_error(own.step, shares)
+        tokens = tokens_of(rows["compute"], accumulation, count)
+        log, variance = log_error(own.step, shares, tokens)
         factor = np.exp(log)
         if own.here:
             log_sd = _left(name, rows, shares, variance)

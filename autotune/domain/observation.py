@@ -65,8 +65,8 @@ def value_of(
 class StepError:
     """How far steps are from the model, by what they are made of (`cost.learned`).
 
-    mean, covariance: of a constant and of the products of a step's shares, in logarithms;
-    variance: of a step beside them, which nothing shares.
+    mean, covariance: of a constant, of the products of a step's shares and of its size, in
+    logarithms; variance: of a step beside them, which nothing shares.
     """
 
     mean: tuple[float, ...]

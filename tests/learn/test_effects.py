@@ -9,11 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from builders import config
 
 from autotune.app.job.load import load_job
 from autotune.app.workers.terms import calibration_of
+from autotune.cost.learned import bumps_of
 from autotune.domain.candidates import Candidates
 from autotune.domain.observation import Calibration
 from autotune.evidence.learned.effects import (
@@ -39,7 +41,7 @@ def _run(log: float, device: str = "h100-nvl", count: int = 2, **other: object) 
     facts: dict[str, object] = {
         "id": f"{device}{log}", "device": device, "count": count, "stack": "hf",
         "method": "full-16bit", "shape": "32x4096", "log": log, "sd": 0.3, "noise": 0.04,
-        "shares": (0.5, 0.1, 0.2, 0.15, 0.05),
+        "shares": (0.5, 0.1, 0.2, 0.15, 0.05), "tokens": 2048.0,
     }  # fmt: skip
     return Residual(**{**facts, **other})  # type: ignore[arg-type]
 
@@ -110,6 +112,31 @@ def test_of_steps_unlike_any_run_more_stays_open() -> None:
     assert alike.spread < unlike.spread / 2
 
 
+def test_runs_of_one_size_say_more_of_that_size() -> None:
+    """Small batches are slower than modelled and large ones are not: each size takes its own."""
+    runs = [_run(0.3, id=str(n), tokens=256.0) for n in range(3)]
+    runs += [_run(0.0, id=str(n), tokens=16384.0) for n in range(3, 6)]
+    factors = []
+    for tokens in (256.0, 2048.0, 16384.0):
+        effect = effect_of(_run(0.0, tokens=tokens), runs)
+        assert effect is not None
+        factors.append(math.log(effect.factor))
+    assert factors == sorted(factors, reverse=True)
+    assert factors[0] - factors[2] > 0.1
+    other = effect_of(_run(0.0, tokens=256.0, device="l40s"), runs)
+    large = effect_of(_run(0.0, tokens=16384.0, device="l40s"), runs)
+    assert other is not None
+    assert large is not None
+    assert other.factor == pytest.approx(large.factor), "of another device no size is known"
+
+
+def test_the_likeness_of_two_sizes_goes_by_the_ratio_of_their_tokens() -> None:
+    tokens = np.array([1.0, 37.0, 512.0, 1400.0, 8192.0, 1e6])
+    away = np.log(tokens[:, None] / tokens[None, :])
+    likeness = bumps_of(tokens) @ bumps_of(tokens).T
+    assert likeness == pytest.approx(np.exp(-(away**2) / 2), abs=2e-3)
+
+
 def test_every_candidate_takes_what_runs_say_of_steps_like_its_own() -> None:
     """The table that prices candidates and the effect on one run are the same function."""
     job = load_job(JOB)
@@ -127,9 +154,11 @@ def test_every_candidate_takes_what_runs_say_of_steps_like_its_own() -> None:
     found: list[float] = []
     taught = Pricing(job, Calibration(machines=effects)).of(pairs)
     for place, pair in enumerate(pairs):
-        shares, unsettled = step_of(plain_bill(job, Candidates.of([pair])))
+        one = plain_bill(job, Candidates.of([pair]))
+        shares, tokens, unsettled = step_of(one, offer.count)
         sd = plain.at("compute", "log_sd", place)
-        facts = {**here, "shape": "another", "shares": shares, "sd": sd, "unsettled": unsettled}
+        facts = {**here, "shape": "another", "shares": shares, "tokens": tokens, "sd": sd,
+                 "unsettled": unsettled}  # fmt: skip
         expected = effect_of(_run(0.0, **facts), runs)
         assert expected is not None
         assert taught.at("compute", "log_sd", place) == pytest.approx(sd * expected.spread)
@@ -171,6 +200,6 @@ def test_of_sources_with_one_machine_the_other_runs_halve_the_error_of_one() -> 
     ratios = [own["median_ape_after"] / own["median_ape_before"] for own in found.values()]
     assert len(ratios) >= 10
     assert statistics.median(ratios) <= 0.5
-    assert sum(ratio <= 0.5 for ratio in ratios) >= 6
+    assert sum(ratio <= 0.5 for ratio in ratios) >= 7
     assert max(ratios) < 1.0, "no source that learning makes worse"
     assert statistics.fmean(own["coverage_after"] for own in found.values()) >= 0.7

@@ -2,11 +2,14 @@
 
 Each run has a residual, the logarithm of measured over predicted. What a machine or a training code
 adds to every step moves the residuals of its runs together; what it does to a part of a step (its
-products, memory, issuing, links, optimizer) moves those that spend their time alike. How sure that
-makes later answers follows from the same arithmetic:
+products, memory, issuing, links, optimizer) moves those that spend their time alike; and what the
+model misses of matrices of one size, in general or of one model and method, moves those of that
+size. How sure that makes later answers follows from the same arithmetic:
 
     K_ij = stack^2 + machine^2 + method^2 + shape^2, each where i and j have it in common
            + parts^2 (shares_i' shares_j)^2 on one device
+           + (size^2 + own_size^2 where method and shape are the same)
+             exp(-(log tokens_i - log tokens_j)^2 / 2) on one device
     effect = k' (K + N)^-1 r;  what stays open = s (prior - k' (K + N)^-1 k)
     s = (v + r' (K + N)^-1 r) / (v + n): n runs that differ more than K + N expects widen it
 
@@ -27,7 +30,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.bill import micro_steps
-from autotune.cost.learned import STEP, WIDEST, log_error, pairs_of, step_shares, unsettled
+from autotune.cost.learned import (
+    STEP,
+    WIDEST,
+    bumps_of,
+    log_error,
+    pairs_of,
+    step_shares,
+    tokens_of,
+    unsettled,
+)
 from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepError
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused
@@ -53,8 +65,10 @@ class Prior:
     stack: float = 0.07
     machine: float = 0.07
     method: float = 0.07
-    shape: float = 0.06
-    parts: float = 0.60
+    shape: float = 0.05
+    parts: float = 0.55
+    size: float = 0.06
+    own_size: float = 0.04
     own: float = 0.03
 
 
@@ -80,6 +94,7 @@ class Residual:
     sd: float  # the model's own
     noise: float
     shares: tuple[float, ...]  # of the step's seconds: `cost.learned.step_shares`
+    tokens: float  # that a device computes at a time: `cost.learned.tokens_of`
     unsettled: float = 0.0  # of `sd`, what no run settles
     save_log: float | None = None
     save_bytes_per_s: float | None = None
@@ -117,7 +132,7 @@ def residual_of(
     expected = float(bill.tables["checkpoint"].gather("save_s")[0])
     size = float(bill.tables["checkpoint"].gather("bytes")[0])
     known = saved is not None and saved > 0 and expected > 0
-    shares, open_still = step_of(bill)
+    shares, tokens, open_still = step_of(bill, case.offer.count)
     return Residual(
         id=name,
         device=case.offer.device.name,
@@ -129,21 +144,26 @@ def residual_of(
         sd=max(float(bill.tables["compute"].gather("log_sd")[0]), NOISE["A"]),
         noise=math.hypot(noise, BETWEEN_RUNS_SD),
         shares=shares,
+        tokens=tokens,
         unsettled=open_still,
         save_log=math.log(saved / expected) if saved and known else None,
         save_bytes_per_s=size / saved if saved and known else None,
     )
 
 
-def step_of(bill: Bill) -> tuple[tuple[float, ...], float]:
-    """What the step of a bill's first candidate is made of, and how much of it no run settles."""
+def step_of(bill: Bill, count: int) -> tuple[tuple[float, ...], float, float]:
+    """What the step of a bill's first candidate is made of, its size, and what no run settles.
+
+    count: of its devices.
+    """
     compute, links = (
         {n: a[bill.tables[name].row_of[:1]] for n, a in bill.tables[name].outputs.items()}
         for name in STEP
     )
     accumulation = micro_steps(bill.job, bill.candidates)[:1]
     shares = step_shares(compute, links, accumulation)[0]
-    return tuple(shares.tolist()), float(unsettled(compute)[0])
+    tokens = float(tokens_of(compute, accumulation, count)[0])
+    return tuple(shares.tolist()), tokens, float(unsettled(compute)[0])
 
 
 def method_of(job: Job) -> str:
@@ -193,8 +213,9 @@ def effects_on(
         if not near:
             continue
         shares = tuple(np.mean([own.shares for own in near], axis=0).tolist())
+        tokens = math.exp(float(np.mean([math.log(own.tokens) for own in near])))
         sd = float(np.mean([own.sd for own in near]))
-        job = Residual("", device, count, stack, method, shape, 0.0, sd, 0.0, shares)
+        job = Residual("", device, count, stack, method, shape, 0.0, sd, 0.0, shares, tokens)
         step = effect_of(job, found)
         if step is not None:
             made += [replace(step, component=name) for name in STEP]
@@ -224,18 +245,25 @@ def effect_of(
     covariance = covariance_of(runs, prior)
     on_device = np.asarray([[float(own.device == job.device)] for own in runs])
     parts = prior.parts**2 * on_device * pairs_of(shares)
-    shared = np.column_stack((_levels(runs, [job], prior), parts))
+    sizes = on_device * _sized(runs, [job], prior) * bumps_of(_tokens(runs))
+    shared = np.column_stack((_levels(runs, [job], prior), parts, sizes))
     weights = np.linalg.solve(covariance, shared)
     logs = np.asarray([own.log for own in runs])
     beyond = float(logs @ np.linalg.solve(covariance, logs))
     scale = (SCALE_RUNS + beyond) / (SCALE_RUNS + len(runs))
-    before = np.diag([_levels([job], [job], prior)[0, 0], *[prior.parts**2] * parts.shape[1]])
+    before = np.diag(
+        [
+            _levels([job], [job], prior)[0, 0],
+            *[prior.parts**2] * parts.shape[1],
+            *[_sized([job], [job], prior)[0, 0]] * sizes.shape[1],
+        ]
+    )
     step = StepError(
         tuple((logs @ weights).tolist()),
         tuple(tuple(row) for row in (scale * (before - shared.T @ weights)).tolist()),
         scale * prior.own**2 + max(scale - 1.0, 0.0) * min(own.noise for own in runs) ** 2,
     )
-    log, variance = log_error(step, np.asarray([job.shares]))
+    log, variance = log_error(step, np.asarray([job.shares]), _tokens([job]))
     here = bool(on_device.any())
     if here:
         left = math.hypot(min(math.sqrt(variance[0]), WIDEST * job.sd), job.unsettled) / job.sd
@@ -257,9 +285,22 @@ def covariance_of(runs: Sequence[Residual], prior: Prior) -> FloatArray:
 
 def _in_common(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) -> FloatArray:
     """[some, others] covariance of residuals."""
-    parts = _same(some, others, "device") * prior.parts**2
+    device = _same(some, others, "device")
     alike = np.asarray([own.shares for own in some]) @ np.asarray([o.shares for o in others]).T
-    total: FloatArray = _levels(some, others, prior) + parts * alike**2
+    sizes = bumps_of(_tokens(some)) @ bumps_of(_tokens(others)).T
+    own = prior.parts**2 * alike**2 + _sized(some, others, prior) * sizes
+    total: FloatArray = _levels(some, others, prior) + device * own
+    return total
+
+
+def _tokens(runs: Sequence[Residual]) -> FloatArray:
+    return np.asarray([own.tokens for own in runs])
+
+
+def _sized(some: Sequence[Residual], others: Sequence[Residual], prior: Prior) -> FloatArray:
+    """[some, others] variance that runs of one size on a device have in common."""
+    same = _same(some, others, "method") * _same(some, others, "shape")
+    total: FloatArray = prior.size**2 + prior.own_size**2 * same
     return total
 
 

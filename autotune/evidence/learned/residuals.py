@@ -97,6 +97,7 @@ def _residual(entry: dict[str, Any]) -> Residual:
     found = Residual(**{**entry, "shares": tuple(entry["shares"])})
     numbers = (
         *found.shares,
+        found.tokens,
         found.unsettled,
         found.log,
         found.sd,
@@ -107,6 +108,7 @@ def _residual(entry: dict[str, Any]) -> Residual:
     words = ("id", "device", "stack", "method", "shape")
     named = all(isinstance(entry[w], str) for w in words) and isinstance(entry["count"], int)
     sized = len(found.shares) == PARTS and found.count > 0 and found.sd > 0 and found.noise > 0
+    sized = sized and found.tokens > 0
     if not named or not sized or not all(math.isfinite(number) for number in numbers):
         msg = "no residual"
         raise ValueError(msg)
