@@ -6,6 +6,7 @@ Everything is read or measured now; the only thing written is a test file, which
 
 from __future__ import annotations
 
+import errno
 import math
 from typing import TYPE_CHECKING, Literal
 
@@ -73,9 +74,8 @@ def examine(folder: Path) -> Examination:
     """Look at this machine; checkpoints would be written to `folder`. Raises InputError."""
     gpus, versions = devices.gpus(), installed_versions(PACKAGES)
     write = write_speed(folder)
-    findings = [
-        *_devices(gpus, versions), *_host(), _disk(folder, write), *_versions(versions), _known(),
-    ]  # fmt: skip
+    disk = _disk(folder, write) if write else _full(folder)
+    findings = [*_devices(gpus, versions), *_host(), disk, *_versions(versions), _known()]
     return Examination(tuple(findings), job_blocks(gpus, versions, write))
 
 
@@ -89,18 +89,25 @@ def examine_and_measure(
     """
     gpus, versions = devices.gpus(), installed_versions(PACKAGES)
     done = measure_here(folder, job, on_phase)
-    write = done.measurement.found.value("disk_write") or 0.0
+    facts = done.measurement.found.facts
+    disk = next((fact for fact in facts if fact.name == "disk_write"), None)
+    write = disk.value if disk and disk.log_sd < MOST_LOG_SD else 0.0
     found = [*_devices(gpus, versions), *_host(), *([_disk(folder, write)] if write else [])]
     found += [*_versions(versions), *_figures(done)]
     return Examination(tuple(found), job_blocks(gpus, versions, write), done)
 
 
 def write_speed(folder: Path) -> float:
-    """[bytes/s] of writing a file until the disk has it, in the folder of the checkpoints."""
+    """[bytes/s] of writing a file until the disk has it, in the folder of the checkpoints.
+
+    0 where it has too little room for the file. Raises InputError for a folder that is none.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return write_once(folder, WRITTEN_BYTES)
     except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return 0.0
         msg = f"{folder} cannot be written: {error.strerror or error}"
         raise InputError(msg, "name the folder that checkpoints go to with --folder") from None
 
@@ -163,7 +170,7 @@ def _host() -> list[Finding]:
     workers = max(host.cores - 1, 0)
     found = [
         _processor(),
-        Finding("cores", str(host.cores), f"up to {workers} data loader workers beside training"),
+        Finding("cores", str(host.cores), f"up to {workers} data loader worker{'s' * (workers != 1)} beside training"),
         Finding("RAM", format_bytes(host.ram_bytes),
                 "holds the model while it loads, and every data loader worker"),
     ]  # fmt: skip
@@ -191,6 +198,11 @@ def _disk(folder: Path, write: float) -> Finding:
     meaning = f"a checkpoint of 10 GB would take about {example:.0f} s, synced"
     slow = write < SLOW_WRITE_BYTES_PER_S
     return Finding(f"disk of {folder}", value, meaning, "note" if slow else "fine")
+
+
+def _full(folder: Path) -> Finding:
+    text = "has too little room to write a test file; --folder names another"
+    return Finding(f"disk of {folder}", "not measured", text, "note")
 
 
 def _versions(versions: dict[str, str]) -> list[Finding]:
@@ -246,12 +258,12 @@ def _known() -> Finding:
 
 MEANINGS = {
     "host": "not a price by itself: tells one host from another",
-    "matmul": "in the place of the data sheet's peak and a typical share of it",
-    "elementwise": "in the place of the data sheet's bandwidth",
-    "issue": "in the place of what a host of this kind takes to launch a kernel",
-    "copies": "in the place of what the bus of this generation carries",
-    "loader": "in the place of what a row takes a loader elsewhere",
-    "disk": "in the place of what a volume writes elsewhere, where the job states nothing",
+    "matmul": "used instead of the data sheet's peak and a typical share of it",
+    "elementwise": "used instead of the data sheet's bandwidth",
+    "issue": "used instead of what a host of this kind takes to launch a kernel",
+    "copies": "used instead of what the bus of this generation carries",
+    "loader": "used instead of what a row takes a loader elsewhere",
+    "disk": "used instead of what a volume writes elsewhere, where the job states nothing",
 }
 
 
@@ -265,9 +277,7 @@ def _figures(done: Measured) -> list[Finding]:
             text = "; ".join(dict.fromkeys(_told(fact) for fact in own))
             found.append(Finding(f"measured {name}", text, MEANINGS[part]))
         found += [
-            Finding(f"measured {name}", "not measured", each.why, "note")
-            for each in missing
-            if each.part == part
+            Finding(name, "not measured", each.why, "note") for each in missing if each.part == part
         ]
     return [*found, *_noise(done), *_effect(done), _kept(done)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,30 @@ def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         doctor.examine(file / "below")
+
+
+def test_a_full_disk_hides_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> float:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(doctor, "write_once", full)
+    found = doctor.examine(tmp_path)
+    told = {each.name: each for each in found.findings}
+    assert told[f"disk of {tmp_path}"].value == "not measured"
+    assert "too little room" in told[f"disk of {tmp_path}"].meaning
+    assert "RAM" in told
+    assert "checkpoint_write" not in found.job_blocks
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_what_is_found_keeps_to_the_terminal(
+    width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(tmp_path)
+    assert run(["doctor"]) == 0
+    shown = capsys.readouterr().out.partition("For a job file")[0].splitlines()
+    assert max(map(len, shown)) <= width
 
 
 def test_json_alone_is_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -249,6 +249,19 @@ def test_figures_that_prices_leave_out_are_named_whether_or_not_a_cause_was_seen
     assert not {"busy machine", "uneven figures"} & set(told)
 
 
+def test_a_disk_that_is_too_uneven_is_in_no_block_for_a_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for spread, there in ((0.05, True), (2.0, False)):
+        disk = Fact("disk_write", 3e8, spread, 3)
+        done = measuring.Measurement(facts_of(disk), (), (), 1.0)
+        told = Measured("cpu", done, None, "", None)
+        monkeypatch.setattr(doctor, "measure_here", lambda *_, told=told: told)
+        found = doctor.examine_and_measure(tmp_path)
+        assert ("checkpoint_write: 300 MB/s" in found.job_blocks) is there
+        assert any(each.name == "measured disk" for each in found.findings)
+
+
 def test_a_calm_figure_is_not_replaced_by_a_disturbed_one() -> None:
     calm, loud = product(2e11), product(1e11, disturbed=BUSY)
     assert merged_facts([calm], [loud]) == (calm,)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from autotune.cli.options import OUT, option, said
-from autotune.cli.output import Progress, emit
+from autotune.cli.output import Progress, columns, emit
 
 if TYPE_CHECKING:
-    from autotune.app.doctor import Examination
+    from autotune.app.doctor import Examination, Finding
     from autotune.app.hardware.measuring import Measured
 
 MARKS = {"fine": "ok     ", "note": "note   ", "missing": "missing"}
+INDENT, LEAST_ROOM = 9, 20  # [columns] of the mark; for text beside it
 
 
 class DoctorFormat(StrEnum):
@@ -69,10 +70,20 @@ def doctor(
         emit(json.dumps(content, indent=2, ensure_ascii=False))
         _end(found.measured)
         return
-    lines = [f"{MARKS[f.level]}  {f.name}: {f.value}\n         {f.meaning}" for f in found.findings]
+    lines = [line for finding in found.findings for line in _lines(finding)]
     written = f"\nWritten to {out}.\n" if out else ""
     emit("\n".join(lines) + f"\n\nFor a job file:\n\n{found.job_blocks}{written}")
     _end(found.measured)
+
+
+def _lines(finding: Finding) -> list[str]:
+    """A finding in lines of the terminal, what it means below what it is."""
+    from autotune.report.layout.text import wrapped
+
+    room = max(columns() - INDENT, LEAST_ROOM)
+    said = wrapped(f"{finding.name}: {finding.value}", room) + wrapped(finding.meaning, room)
+    marks = [f"{MARKS[finding.level]}  ", *[" " * INDENT] * (len(said) - 1)]
+    return [f"{mark}{line.rstrip()}" for mark, line in zip(marks, said, strict=True)]
 
 
 def _measured(folder: Path, job: Path | None) -> Examination:
