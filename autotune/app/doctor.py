@@ -170,7 +170,8 @@ def _host() -> list[Finding]:
     workers = max(host.cores - 1, 0)
     found = [
         _processor(),
-        Finding("cores", str(host.cores), f"up to {workers} data loader worker{'s' * (workers != 1)} beside training"),
+        Finding("cores", str(host.cores),
+                f"up to {workers} data loader worker{'s' * (workers != 1)} beside training"),
         Finding("RAM", format_bytes(host.ram_bytes),
                 "holds the model while it loads, and every data loader worker"),
     ]  # fmt: skip
@@ -276,9 +277,9 @@ def _figures(done: Measured) -> list[Finding]:
         if own:
             text = "; ".join(dict.fromkeys(_told(fact) for fact in own))
             found.append(Finding(f"measured {name}", text, MEANINGS[part]))
-        found += [
-            Finding(name, "not measured", each.why, "note") for each in missing if each.part == part
-        ]
+    for why in dict.fromkeys(each.why for each in missing):
+        names = ", ".join(PARTS[each.part] for each in missing if each.why == why)
+        found.append(Finding(names, "not measured", why, "note"))
     return [*found, *_noise(done), *_effect(done), _kept(done)]
 
 

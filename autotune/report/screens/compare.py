@@ -87,7 +87,7 @@ def _lead(payload: Payload, named: tuple[int, int]) -> list[Block]:
     blocks: list[Block] = open_blocks({**payload, "short_rows": payload["leads"]["short_rows"]})
     fastest, leads = payload["fastest"], payload["leads"]
     text = f"{name}: cheapest on {_took(leads)}{why_it_leads(payload)}"
-    text += " and fastest there." if fastest is leads else f"; fastest on {_took(fastest)}."
+    text += ". It is the fastest too." if fastest is leads else f"; fastest on {_took(fastest)}."
     blocks.insert(0, Paragraph(text, "strong"))
     limits = stated_limits(payload["job"]["limits"])
     within = payload["cheapest_within_limits"]
