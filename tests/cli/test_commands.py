@@ -256,7 +256,6 @@ def test_a_run_folder_without_an_answer_leaves_with_2(tmp_path: Path, capsys: Ca
     assert "holds no finished answer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("chosen", ["text", "json", "csv", "md"])
 @pytest.mark.parametrize("argv", [["prices"], ["prices", "h100"], ["prices", "rtx"]])
 def test_prices_are_a_screen_and_all_of_them_are_in_csv(
     argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -272,6 +271,7 @@ def test_prices_are_a_screen_and_all_of_them_are_in_csv(
     assert any(f"of {len(every)} prices" in line for line in shown)
 
 
+@pytest.mark.parametrize("chosen", ["text", "json", "csv", "md"])
 @pytest.mark.parametrize("command", ["devices", "models", "prices"])
 def test_the_catalogue_prints_in_every_format(command: str, chosen: str, capsys: Capture) -> None:
     assert run([command, "--format", chosen]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,9 @@ WRONG: list[tuple[str, str]] = [
     ("tune job.yaml --epochs many", r"--epochs 'many' must be a number"),
     ("tune job.yaml --gpu", r"--gpu needs a value\nhint: --gpu NAME"),
     ("tune job.yaml --rank 64", r'option "--rank" of autotune tune\nhint: --set method\.rank'),
-    ("tune job.yaml --spot", r'unknown option "--spot" of autotune tune\nhint: `spot: true`'),
+    ("estimate job.yaml --spot", r'option "--spot" of autotune estimate\nhint: --gpu "NAME spot"'),
     (f"tune {JOB} --allow 8bit", r'unknown knob "8bit"; --allow optimizer'),
-    (f"tune {JOB} --set spot=true", r"in --set\nhint: `spot: true` beside `gpu:` in a job file"),
+    (f"tune {JOB} --set spot=true", r'in --set\nhint: --gpu "NAME spot"'),
     ("tune no-such-file.yaml", r"no-such-file\.yaml"),
     ("plan no-such-file.yaml", r"no-such-file\.yaml does not exist\nhint: a campaign states"),
     ("tune --model Qwen2.5-7B", r"--rows"),
@@ -141,13 +142,10 @@ def test_a_word_longer_than_any_path_is_no_command(capsys: Capture) -> None:
 def test_what_is_said_for_a_word_of_another_program_can_be_typed(
     here: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """But for a spot price, which is a key of the job file."""
     monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
     (tmp_path / "rows.jsonl").write_text('{"text": "one row of some words"}\n' * 64)
-    words = here.replace("NAME", "l40s").replace("FILE", str(tmp_path / "rows.jsonl")).split()
-    if not here.startswith("--"):
-        assert "spot: true" in here
-        return
+    typed = here.replace("NAME", "l40s").replace("FILE", str(tmp_path / "rows.jsonl"))
+    words = shlex.split(typed)
     line = ["estimate" if "--set" in here else "tune", "--model", "Qwen2.5-0.5B"]
     line += [] if "--data" in words else ["--rows", "2000"]
     line += [] if "--gpu" in words else ["--gpu", "l40s"]

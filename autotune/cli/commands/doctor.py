@@ -81,7 +81,9 @@ def _lines(finding: Finding) -> list[str]:
     from autotune.report.layout.text import wrapped
 
     room = max(columns() - INDENT, LEAST_ROOM)
-    said = wrapped(f"{finding.name}: {finding.value}", room) + wrapped(finding.meaning, room)
+    meaning, install, packages = finding.meaning.partition("pip install ")
+    said = [*wrapped(f"{finding.name}: {finding.value}", room), *wrapped(meaning.strip(), room)]
+    said += [install + packages] if install else []  # in one piece, to be copied
     marks = [f"{MARKS[finding.level]}  ", *[" " * INDENT] * (len(said) - 1)]
     return [f"{mark}{line.rstrip()}" for mark, line in zip(marks, said, strict=True)]
 
