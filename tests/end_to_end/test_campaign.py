@@ -17,7 +17,7 @@ KEYS = {
     "schema_version", "phases", "runs", "offers", "schedule", "subset", "warnings", "cuts",
     "contradictions", "assumed", "scaling", "stated_scaling", "sharing", "total", "machine",
     "name", "hours_from", "mixed_cost_usd", "wall_seconds",
-    "decisive", "next",
+    "decisive", "deadline", "next",
 }  # fmt: skip
 
 

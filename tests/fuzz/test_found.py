@@ -143,7 +143,7 @@ def test_a_recorded_alternative_that_is_damaged_is_named(
     "damage", [{"device": ["h100"] * 3}, {"count": 1.5}, {"save_bytes_per_s": "fast"}, {"id": 3}]
 )
 def test_a_kept_residual_of_another_type_is_none(damage: dict[str, Any]) -> None:
-    sound = Residual("a", "h100", 1, "s", "m", "x", 0.1, 0.1, 0.1, (0.1,) * PARTS)
+    sound = Residual("a", "h100", 1, "s", "m", "x", 0.1, 0.1, 0.1, (0.1,) * PARTS, 2048.0)
     assert _residual(asdict(sound)) == sound
     with pytest.raises((ValueError, TypeError)):
         _residual({**asdict(sound), **damage})
