@@ -57,9 +57,10 @@ class Spreads:
 
     Those before `source` are of rows of one source around their mean; that is of the mean itself:
     data, a machine and a way of measuring that no fit has seen. `known` is no size but a factor:
-    how much of what the fit says that it is unsure of the means of sources show. The last two take
-    the place of `source` where no fit has seen the program either, and are the two sides of one
-    spread: such programs are slower than the model rather than faster.
+    how much of what the fit says that it is unsure of the means of sources show. Those of `alone`
+    take the place of `source` on one GPU, those of `program` where no fit has seen the program
+    either; each are the two sides of one spread: such runs are slower than the model rather than
+    faster.
     """
 
     residual: float  # of every step
@@ -69,6 +70,8 @@ class Spreads:
     ragged: float  # rows of different lengths
     sharded: float  # several devices
     source: float  # shared by all rows of a source
+    alone_fast: float  # the same on one GPU, on the side of faster
+    alone_slow: float  # and on the side of slower
     known: float  # times the standard deviation of constants and offsets
     program_fast: float  # of a run by a program without a measured step, on the side of faster
     program_slow: float  # and on the side of slower
@@ -101,6 +104,7 @@ class Fitted:
     covariance: np.ndarray[Any, np.dtype[np.float64]]
     observed: dict[str, float]
     programs: dict[str, int] = field(default_factory=dict)  # sources with steps, by training stack
+    devices: dict[str, int] = field(default_factory=dict)  # the same, by device
 
     def offset(self, effect: str, level: str) -> Offset | None:
         """What was learned of a level; None where no measured step had it."""
@@ -122,6 +126,7 @@ def parse(table: dict[str, Any]) -> Fitted:
         np.asarray(table["covariance"]["matrix"], np.float64),
         {kind: float(share) for kind, share in table["observed"].items()},
         {stack: int(n) for stack, n in table["programs"].items()},
+        {device: int(n) for device, n in table["devices"].items()},
     )
 
 

@@ -12,8 +12,14 @@ import builders as build
 import numpy as np
 import pytest
 
+from autotune.catalog.devices import find_device
 from autotune.cost.constants import Spreads
-from autotune.cost.spread.uncertainty import program_variances
+from autotune.cost.spread.uncertainty import (
+    NEVER_MEASURED_BOARD,
+    NO_OPERATOR_TIMES,
+    device_variances,
+    program_variances,
+)
 from autotune.evidence.accuracy import Prediction
 from autotune.evidence.cases import UNITS, program_of, source_of, timed_cases
 from autotune.evidence.fit.programs import ProgramErrors, programs_left_out
@@ -143,8 +149,9 @@ def test_a_program_is_predicted_by_a_fit_that_has_none_of_it_and_every_release_c
 
 def test_a_new_program_a_board_in_a_slot_and_several_gpus_reach_further_on_the_slow_side() -> None:
     own = sources()
-    found = replace(fit_spreads(own), program_fast=0.2, program_slow=0.5)
-    new, board = own.programs == 0, own.slow_variance > 0
+    even = {"alone_fast": 0.2, "alone_slow": 0.2}
+    found = replace(fit_spreads(own), program_fast=0.2, program_slow=0.5, **even)
+    new, board = own.programs == 0, own.of_devices(found)[1] > 0
     several = np.asarray([case.offer.count > 1 for case in own.steps.cases])
     for kind in (new, board, several):
         assert kind.any()
@@ -165,6 +172,34 @@ def test_what_one_source_leaves_open_of_its_program_shrinks_with_further_sources
     assert all(slow == 0.0 for _, slow in extra[1:])
     tight = replace(spreads, program_fast=0.05, program_slow=0.05)
     assert program_variances(0, tight) == (0.0, 0.0)  # never surer than of a known program
+
+
+def test_one_gpu_has_two_sides_of_its_own_sized_on_sources_of_one_gpu() -> None:
+    own = sources()
+    one = np.asarray([case.offer.count == 1 for case in own.steps.cases])
+    slower = replace(own, predicted_s=np.where(one, own.predicted_s / 1.5, own.predicted_s))
+    before, after = fit_spreads(own), fit_spreads(slower)
+    assert after.alone_slow > before.alone_slow + 0.1
+    assert after.alone_fast < before.alone_fast
+    wide = replace(before, alone_fast=0.9, alone_slow=0.9)
+    assert (own.log_sd(wide)[one] > own.log_sd(before)[one]).all()
+    assert own.log_sd(wide)[~one] == pytest.approx(own.log_sd(before)[~one])
+
+
+def test_what_a_device_leaves_open_shrinks_as_sources_come_and_does_not_fall_with_the_first() -> (
+    None
+):
+    spreads = replace(NO_SPREADS, source=0.1, alone_fast=0.15, alone_slow=0.2)
+    board, server = find_device("rtx-4090"), find_device("a100-sxm4-80gb")
+    sides = [device_variances(board, n, spreads, 1) for n in (0, 1, 2, 30)]
+    assert sides[0][0] == pytest.approx(NO_OPERATOR_TIMES**2)
+    assert sum(sides[0]) == pytest.approx(NEVER_MEASURED_BOARD**2)
+    totals = [sum(side) for side in sides]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[1] > 0.15**2  # as much as one source may be off
+    assert totals[3] < 0.05**2
+    assert device_variances(server, 1, spreads, 1)[1] == 0.0
+    assert device_variances(server, 1, spreads, 8)[0] < device_variances(server, 1, spreads, 1)[0]
 
 
 def test_a_device_of_one_source_alone_does_not_size_the_spread_between_sources() -> None:

@@ -25,6 +25,8 @@ from autotune.domain.config import FLASH
 from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.cost.constants import Fitted, Spreads
     from autotune.cost.time.step_terms import StepTerms
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 # A device that no measured step speaks of: the 80 % interval reaches a factor 1.5 each way, more
-# where not even its matrix products were timed, most for a processor.
+# where not even its matrix products were timed, most for a processor. Sources that measure it take
+# this away one after the other (`device_variances`).
 NEVER_MEASURED = math.log(1.5) / Z90
 NO_OPERATOR_TIMES, PROCESSOR = 0.38, 0.60
 # Of such devices, boards in a PCIe slot (GeForce, T4, L4, A10) reach a factor 2 on the slow side:
@@ -79,6 +82,7 @@ PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though
 def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[str, FloatArray]:
     """[rows] what each fitted spread is multiplied by. issuing: share of issuing kernels."""
     ones = np.ones(columns.rows)
+    several = np.where(columns.number("offer.count") > 1, 1.0, 0.0)
     quantised = job.method.is_lora and job.method.is_quantised
     return {
         "residual": ones,
@@ -86,8 +90,9 @@ def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[s
         "quantised": ones * quantised,
         "mixture": ones * job.model.is_moe,
         "ragged": np.where(unchanging_lengths(job, columns), 0.0, 1.0),
-        "sharded": np.where(columns.number("offer.count") > 1, 1.0, 0.0),
-        "source": ones,
+        "sharded": several,
+        "source": several,
+        "alone_fast": 1.0 - several,
     }
 
 
@@ -182,41 +187,88 @@ def unseen_device(columns: Columns) -> FloatArray:
     return np.exp(Z90 * np.asarray(unseen))[index]
 
 
-def board_variance(device: Device, model: Fitted) -> float:
+def board_variance(device: Device, model: Fitted, gpus: int = 1) -> float:
     """What a board in a slot adds to the variance of log(step), on the slow side alone.
 
-    Nothing where a step or its rates were measured.
+    Nothing where its rates were measured. gpus: of the run.
     """
-    if device.form_factor != "pcie" or device.rates is not None:
+    if device.rates is not None:
         return 0.0
-    if model.offset("device", device.name) is not None:
-        return 0.0
-    return max(NEVER_MEASURED_BOARD**2 - sd_of_device(device, model) ** 2, 0.0)
+    return device_variances(device, model.devices.get(device.name, 0), model.spreads, gpus)[1]
+
+
+def device_variances(
+    device: Device, sources: int, spreads: Spreads, gpus: int
+) -> tuple[float, float]:
+    """What a device adds to the variance of log(step), and a board on the slow side besides.
+
+    sources: how many have measured steps on it. One of them leaves open what is the device and what
+    the source: whoever leaves that source out judges the device as one that nobody measured, so
+    that its spread shrinks as sources come, and does not fall with the first. gpus: of the run.
+    Formula: as `program_variances`, p what is assumed of a device without a step.
+    """
+    source = spreads.source if gpus > 1 else spreads.alone_fast
+    both = _left(never_measured_sd(device), source, sources)
+    both = max(both, LABEL_IN_DOUBT.get(device.name, 0.0) ** 2)
+    if device.form_factor != "pcie":
+        return both, 0.0
+    return both, max(_left(NEVER_MEASURED_BOARD, spreads.alone_slow, sources) - both, 0.0)
+
+
+def _left(between: float, source: float, sources: int) -> float:
+    """Variance of an effect that is left by so many sources."""
+    if not sources:
+        return between**2
+    return between**2 * source**2 / max(source**2 + sources * between**2, TINY)
 
 
 def _offsets(job: Job, columns: Columns, model: Fitted) -> dict[str, FloatArray]:
-    devices, index = distinct_devices(columns)
-    of_device = np.asarray([sd_of_device(device, model) for device in devices])[index]
     size = np.full(columns.rows, model.spreads.known**2)
     kernels = model.offset("kernels", job.software.kernels)
-    program, _ = program_variances(model.programs.get(job.software.stack, 0), model.spreads)
+    counts = columns.number("offer.count")
+    program, _ = programs_of(counts, model.programs.get(job.software.stack, 0), model.spreads)
     return {
-        "device": of_device**2,
-        "stack": np.full(columns.rows, program),
+        "device": _by_device(columns, lambda device, gpus: sd_of_device(device, model, gpus) ** 2),
+        "stack": program,
         "kernels": size * (kernels.log_sd if kernels else OTHER_KERNELS) ** 2,
     }
 
 
-def program_variances(sources: int, spreads: Spreads) -> tuple[float, float]:
+def _by_device(columns: Columns, of: Callable[[Device, int], float]) -> FloatArray:
+    """[rows] a number of a device and how many of it run: 1, or 2 for several."""
+    devices, index = distinct_devices(columns)
+    one, several = (np.asarray([of(each, gpus) for each in devices]) for gpus in (1, 2))
+    return np.where(columns.number("offer.count") > 1, several[index], one[index])
+
+
+def programs_of(
+    counts: FloatArray, sources: int | FloatArray, spreads: Spreads
+) -> tuple[FloatArray, FloatArray]:
+    """[n] each: `program_variances` of runs on so many GPUs.
+
+    sources: how many have measured steps of the program, [n] or of all.
+    """
+    known, one = np.broadcast_to(sources, counts.shape), counts <= 1
+    both, slow = np.zeros(len(counts)), np.zeros(len(counts))
+    for own in np.unique(known).tolist():
+        for alone in (False, True):
+            rows = (known == own) & (one == alone)
+            both[rows], slow[rows] = program_variances(int(own), spreads, alone=alone)
+    return both, slow
+
+
+def program_variances(
+    sources: int, spreads: Spreads, *, alone: bool = False
+) -> tuple[float, float]:
     """What a training program adds to the variance of log(step), and on the slow side besides.
 
     sources: how many have measured steps of it. Of one that none has, the spread of programs that
     were left out whole takes the place of that of sources; of the others, what so many sources
-    leave open of the program's own effect.
+    leave open of the program's own effect. alone: of runs on one GPU.
     Formula: 1 / (1 / p^2 + n / s^2), p the spread between programs and s that between sources.
     Source: the variance of a normal mean under a normal prior; derived.
     """
-    source = spreads.source**2
+    source = (spreads.alone_fast if alone else spreads.source) ** 2
     fast, slow = (max(side**2, source) for side in (spreads.program_fast, spreads.program_slow))
     if not sources:
         return fast - source, max(slow - fast, 0.0)
@@ -224,14 +276,17 @@ def program_variances(sources: int, spreads: Spreads) -> tuple[float, float]:
     return between * source / max(source + sources * between, TINY), 0.0
 
 
-def slow_source_variance(counts: FloatArray, program_slow: FloatArray, source: float) -> FloatArray:
+def slow_source_variance(
+    counts: FloatArray, program_slow: FloatArray, spreads: Spreads
+) -> FloatArray:
     """[n] what differs between sources adds to the variance of log(step), on the slow side alone.
 
-    counts: GPUs of each run; program_slow: what its training program adds there; source: the
-    spread between sources that both sides have. The wider of the two: they are seen together.
+    counts: GPUs of each run; program_slow: what its training program adds there. The wider of the
+    two: they are seen together.
     """
-    several = np.where(counts > 1, max(SEVERAL_GPUS**2 - source**2, 0.0), 0.0)
-    return np.maximum(several, program_slow)
+    several = max(SEVERAL_GPUS**2 - spreads.source**2, 0.0)
+    alone = max(spreads.alone_slow**2 - spreads.alone_fast**2, 0.0)
+    return np.maximum(np.where(counts > 1, several, alone), program_slow)
 
 
 def is_new_program(job: Job) -> bool:
@@ -250,11 +305,10 @@ def program_range() -> tuple[float, float]:
 def slow_log_sd(job: Job, columns: Columns) -> FloatArray:
     """[rows] log spread of a step on the side of slower alone, beside `log_sd`."""
     model = fitted()
-    _, slow = program_variances(model.programs.get(job.software.stack, 0), model.spreads)
     counts = columns.number("offer.count")
-    of_source = slow_source_variance(counts, np.full(columns.rows, slow), model.spreads.source)
-    devices, index = distinct_devices(columns)
-    boards = np.asarray([board_variance(device, model) for device in devices])[index]
+    _, slow = programs_of(counts, model.programs.get(job.software.stack, 0), model.spreads)
+    of_source = slow_source_variance(counts, slow, model.spreads)
+    boards = _by_device(columns, lambda device, gpus: board_variance(device, model, gpus))
     int8 = job.method.is_lora and job.method.base == "int8"
     spread: FloatArray = np.sqrt(of_source + boards + int8 * INT8_SLOW**2)
     return spread
@@ -267,32 +321,24 @@ def slot_host_sd(columns: Columns) -> FloatArray:
     )
 
 
-def sd_of_device(device: Device, model: Fitted) -> float:
-    """The same with its generation; of a device that is here, less where its rates were measured.
+def sd_of_device(device: Device, model: Fitted, gpus: int = 1) -> float:
+    """Log standard deviation that a device adds; of one that is here, less where it was measured.
 
-    What was learned of the two is uncertain together, not twice: they add up to what was seen.
+    gpus: of the run.
     """
-    usual = device_sd(device.name, model)
-    names = (f"device:{device.name}", f"generation:{device.architecture}")
-    if model.offset("device", device.name) is not None:
-        places = [model.names.index(name) for name in names if name in model.names]
-        both = float(model.covariance[np.ix_(places, places)].sum())
-        usual = model.spreads.known * math.sqrt(max(both, 0.0))
-        usual = max(usual, LABEL_IN_DOUBT.get(device.name, 0.0))
+    sources = model.devices.get(device.name, 0)
+    usual = math.sqrt(device_variances(device, sources, model.spreads, gpus)[0])
     if device.rates is None:
         return usual
     left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
     return min(usual, math.hypot(left, device.rates.log_sd))
 
 
-def device_sd(name: str, model: Fitted) -> float:
-    """Log standard deviation that a device adds: small where measured steps speak of it."""
-    own = model.offset("device", name)
-    if own is not None:
-        return max(own.log_sd, LABEL_IN_DOUBT.get(name, 0.0))
-    if name == "cpu":
+def never_measured_sd(device: Device) -> float:
+    """Log standard deviation that a device adds of which no measured step speaks."""
+    if device.is_cpu:
         return PROCESSOR
-    return NEVER_MEASURED if gemm_times(name) is not None else NO_OPERATOR_TIMES
+    return NEVER_MEASURED if gemm_times(device.name) is not None else NO_OPERATOR_TIMES
 
 
 def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:

@@ -19,9 +19,9 @@ from autotune.cost.spread.uncertainty import (
     MEASURED_DEVICE,
     MEASURED_PROCESSOR,
     board_variance,
-    device_sd,
     is_new_program,
     program_range,
+    sd_of_device,
 )
 from autotune.domain.answer.recommendation import Decisive, Narrowing
 from autotune.domain.outcome import Z90
@@ -99,7 +99,7 @@ def _facts(bill: Bill, i: int) -> Iterator[tuple[str, dict[str, float], str]]:
     yield "probe", dict.fromkeys(STEP, 1.0), words
     here = device.is_cpu or offer.memory_source.startswith(READ_HERE)
     if here and device.rates is None and bill.basis == "modelled":
-        usual = device_sd(device.name, fitted())
+        usual = sd_of_device(device, fitted())
         left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
         if left < usual:
             yield "doctor", {DEVICE: 1.0 - (left / usual) ** 2}, DOCTOR
@@ -123,7 +123,7 @@ def never_measured_note(device: Device) -> str | None:
     model = fitted()
     if device.rates or model.offset("device", device.name) is not None:
         return None
-    either = device_sd(device.name, model)
+    either = sd_of_device(device, model)
     faster, slower = (
         f"{math.exp(Z90 * sd):.1f}"
         for sd in (either, math.sqrt(either**2 + board_variance(device, model)))

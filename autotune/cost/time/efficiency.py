@@ -4,7 +4,8 @@ Measured operator times where the device has them, read off a grid in log m, n, 
 borrows the curve of the nearest relative, scaled to its own best matrix product: what a curve says
 about small products (waves, launch, memory) then comes from the relative.
 
-A processor's is the same for every shape: its units are filled by sixteen values.
+A processor's is the same for every shape: its units are filled by sixteen values. So is that of a
+GPU without tensor cores (Pascal), whose products are too slow to wait for memory or a last wave.
 
 The matrix products of a micro-batch follow from it (`effective_flop`): exact FLOP over the
 efficiency of their shape, which a device's dense peak turns into seconds.
@@ -55,6 +56,7 @@ _RELATIVES = {
     "cdna3": "h100-sxm", "cdna4": "b200",
 }  # fmt: skip
 _OLDEST = "a100-sxm4-80gb"
+_TENSOR_CORES_FROM = 7.0  # compute capability; 0 where it is not NVIDIA's
 # The die of its relative with no more power: it does no better there. An RTX 6000 Ada is the AD102
 # of an L40S at 300 W instead of 350.
 _SAME_CHIP = frozenset({"rtx-6000-ada"})
@@ -185,7 +187,7 @@ def curves_of(device: Device) -> Curves:
     """The device's own measured curves, or its relative's scaled to the device's ceiling."""
     most = HIGHEST * max(device.matmul_ceiling_fraction, 1.0)
     ceiling = min(device.matmul_ceiling_fraction, most)
-    if device.is_cpu:
+    if device.is_cpu or 0 < device.compute_capability < _TENSOR_CORES_FROM:
         return _flat(ceiling)
     own = _measured(device.name, device.bf16_flop_per_s)
     if own is not None:

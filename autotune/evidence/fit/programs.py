@@ -16,6 +16,7 @@ unknown mean and variance; Gelman et al., "Bayesian Data Analysis" (2013), secti
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,13 +61,17 @@ class ProgramErrors:
 
     def sides(self) -> tuple[float, float]:
         """Log sd of a step by another program, on the side of faster and of slower."""
-        effects = np.asarray(list(self.effects().values()))
-        n = len(effects)
-        mean = float(effects.mean()) if n else 0.0
-        squares = PRIOR_WORTH * PRIOR_SD**2 + float(((effects - mean) ** 2).sum())
-        freedom = PRIOR_WORTH + max(n - 1, 0)
-        reach = student_90(freedom) * np.sqrt(squares / freedom * (1.0 + 1.0 / max(n, 1)))
-        return max(reach - mean, 0.0) / Z90, max(reach + mean, 0.0) / Z90
+        return sides_of(np.asarray(list(self.effects().values())))
+
+
+def sides_of(effects: FloatArray, prior_sd: float = PRIOR_SD) -> tuple[float, float]:
+    """Log sd of the next effect, on the side of faster and of slower. effects: [n] of slower."""
+    n = len(effects)
+    mean = float(effects.mean()) if n else 0.0
+    squares = PRIOR_WORTH * prior_sd**2 + float(((effects - mean) ** 2).sum())
+    freedom = PRIOR_WORTH + max(n - 1, 0)
+    reach = student_90(freedom) * math.sqrt(squares / freedom * (1.0 + 1.0 / max(n, 1)))
+    return max(reach - mean, 0.0) / Z90, max(reach + mean, 0.0) / Z90
 
 
 def _mean(values: Sequence[float]) -> float:

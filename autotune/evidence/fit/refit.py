@@ -141,9 +141,10 @@ _HEAD = """\
 # step: constants of `cost.constants.Constants`. offset: [log factor, log sd] of whole steps,
 # against Hugging Face's Trainer with eager kernels on an A100 80 GB; one whose log sd is near 0.10,
 # its prior's, rests on one source or less, and hardly moves a step. log_sd: scatter that is left,
-# sized on sources left out of the fit; `source` is what all rows of a new source share, `known`
-# what the standard deviations of constants and offsets are multiplied by, the sides of `program`
-# what takes the place of `source` under a program that no source has. programs: sources of each.
+# sized on sources left out of the fit; `source` is what all rows of a new source share, the sides
+# of `alone` the same on one GPU, `known` what the standard deviations of constants and offsets of
+# kernels are multiplied by, the sides of `program` what takes the place of `source` under a program
+# that no source has. programs, devices: sources of each.
 # covariance: of logits (shares) and logarithms (the rest). observed: highest executed FLOP over
 # dense peak, by method and base. left_out: errors of sources that the fit has not seen, with
 # intervals sized on the other sources; forms, effects and priors were chosen with all in view.
@@ -200,6 +201,7 @@ def _learned(found: Refit) -> list[str]:
     spread = [f"{f.name} = {getattr(found.spreads, f.name):.3g}" for f in fields(Spreads)]
     lines = ["[step]", *step, "", "[log_sd]", *spread, "", "[programs]"]
     lines += [*(f'"{stack}" = {n}' for stack, n in found.fit.programs.items()), ""]
+    lines += ["[devices]", *(f'"{name}" = {n}' for name, n in found.fit.devices.items()), ""]
     for effect, levels in found.fit.offsets.items():
         lines.append(f"[offset.{effect}]")
         for level, own in sorted(levels.items()):

@@ -4,10 +4,13 @@ In two steps, each on sources left out of the fit. Within a source: the log of a
 from the source's own mean is regressed on the log of its predicted variance. Between sources: the
 spread of their means, and how much of what the fit says that it is unsure of they show, are the
 most likely ones under their priors; the former is as much wider as Student's quantile of so many
-sources is than the normal one. It counts rows on devices and of programs that the fit has seen. Of
-other devices a spread is assumed (`cost.spread.uncertainty`); other programs have their own
-(`programs`). The interval that judges a source is sized on the other sources alone, and no factor
-makes it hold a share of them: how many it holds is what `validate` finds out.
+sources is than the normal one. Runs on one GPU have two sides of their own, as the next source's
+mean is predicted by those of the others (`programs.sides_of`): one GPU has no neighbours to wait
+for, and shows what its host and its trainer take. Rows on devices and of programs that the fit has
+seen count. What so many sources leave open of a device is assumed (`cost.spread.uncertainty`);
+other programs have their own (`programs`). The interval that judges a source is sized on the
+other sources alone, and no factor makes it hold a share of them: how many it holds is what
+`validate` finds out.
 
 Source: Harvey, "Estimating Regression Models with Multiplicative Heteroscedasticity" (1976): the
 log of a chi-squared variable has mean -1.27 and standard deviation 2.22; Gelman & Hill, "Data
@@ -22,20 +25,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.constants import Fitted, Spreads
+from autotune.cost.constants import Spreads
 from autotune.cost.spread.gradient import parameter_variance
 from autotune.cost.spread.uncertainty import (
     OTHER_KERNELS,
-    board_variance,
+    device_variances,
     issuing_share,
-    program_variances,
-    sd_of_device,
+    programs_of,
     slow_source_variance,
 )
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import SMALLEST, left_out_key, source_of, student_90
 from autotune.evidence.fit.least_squares import minimise
-from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit, levels_of_case
+from autotune.evidence.fit.programs import sides_of
+from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -48,12 +51,12 @@ if TYPE_CHECKING:
 # Hand estimates, half a logarithm wide.
 PRIOR = Spreads(
     residual=0.06, issuing=0.15, quantised=0.04, mixture=0.06, ragged=0.10, sharded=0.04,
-    source=0.12, known=1.0, program_fast=0.20, program_slow=0.20,
+    source=0.12, alone_fast=0.12, alone_slow=0.12, known=1.0, program_fast=0.20, program_slow=0.20,
 )  # fmt: skip
 PRIOR_SD = 0.5
 LOG_CHI2_MEAN, LOG_CHI2_SD = -1.27, 2.22
 LEAST_ROWS = 3  # of a source whose own mean says something of the scatter around it
-BETWEEN = ("source", "known", "program_fast", "program_slow")
+BETWEEN = ("source", "alone_fast", "alone_slow", "known", "program_fast", "program_slow")
 GRID = np.linspace(-2.5, 1.5, 41)  # logarithms of a spread between sources over its prior
 
 
@@ -68,10 +71,9 @@ class LeftOut:
     groups: tuple[LeftOutGroup, ...]
     units: tuple[Hashable, ...]
     predicted_s: FloatArray
-    assumed_variance: FloatArray  # of devices that the fit has no step of
-    slow_variance: FloatArray  # the same on the side of slower runs alone
     features: FloatArray  # [n, spreads] what each of them is multiplied by
     programs: FloatArray  # sources of the row's program that the fit has steps of
+    devices: FloatArray  # the same of its device
 
     @property
     def log_ratio(self) -> FloatArray:
@@ -95,30 +97,44 @@ class LeftOut:
             tuple(self.groups[i] for i in chosen),
             tuple(self.units[i] for i in chosen),
             self.predicted_s[where],
-            self.assumed_variance[where],
-            self.slow_variance[where],
             self.features[where],
             self.programs[where],
+            self.devices[where],
         )
 
     def log_sd(self, spreads: Spreads) -> FloatArray:
         """[n] standard deviation of the log of each prediction, on the side of faster runs."""
         sizes = np.asarray([getattr(spreads, item.name) for item in fields(Spreads)])
         scatter = ((self.features * sizes) ** 2).sum(axis=1)
-        of_program = self._of_programs(spreads)[:, 0]
-        total: FloatArray = np.sqrt(self.assumed_variance + scatter + of_program)
+        of_program, _ = self._of_programs(spreads)
+        of_device, _ = self.of_devices(spreads)
+        total: FloatArray = np.sqrt(of_device + scatter + of_program)
         return total
 
     def slow_log_sd(self, spreads: Spreads) -> FloatArray:
         """[n] the same on the side of slower runs."""
-        counts = np.asarray([float(case.offer.count) for case in self.steps.cases])
-        programs = self._of_programs(spreads)[:, 1]
-        slow = self.slow_variance + slow_source_variance(counts, programs, spreads.source)
+        _, programs = self._of_programs(spreads)
+        _, boards = self.of_devices(spreads)
+        slow = boards + slow_source_variance(self.counts, programs, spreads)
         total: FloatArray = np.hypot(self.log_sd(spreads), np.sqrt(slow))
         return total
 
-    def _of_programs(self, spreads: Spreads) -> FloatArray:
-        return np.asarray([program_variances(int(n), spreads) for n in self.programs])
+    @property
+    def counts(self) -> FloatArray:
+        """[n] GPUs of each run."""
+        return np.asarray([float(case.offer.count) for case in self.steps.cases])
+
+    def of_devices(self, spreads: Spreads) -> tuple[FloatArray, FloatArray]:
+        """[n] each: variance of the row's device, and on the side of slower runs besides."""
+        found = [
+            device_variances(case.offer.device, int(n), spreads, case.offer.count)
+            for case, n in zip(self.steps.cases, self.devices, strict=True)
+        ]
+        both, slow = np.asarray(found).reshape(-1, 2).T
+        return both, slow
+
+    def _of_programs(self, spreads: Spreads) -> tuple[FloatArray, FloatArray]:
+        return programs_of(self.counts, self.programs, spreads)
 
 
 def leave_out(
@@ -126,70 +142,44 @@ def leave_out(
 ) -> LeftOut:
     """Fit once without each unit and predict it. whole: the fit of all steps, to begin at."""
     units = tuple(unit(case) for case in steps.cases)
-    predicted, variance, slow = (np.empty(len(steps)) for _ in range(3))
-    features, programs = np.empty((len(steps), len(fields(Spreads)))), np.zeros(len(steps))
+    predicted, programs, devices = (np.empty(len(steps)) for _ in range(3))
+    features = np.empty((len(steps), len(fields(Spreads))))
     for name in dict.fromkeys(units):
         out = np.asarray([own == name for own in units])
         own = predicted_by(fit(steps.take(~out), whole), steps.take(out), unit)
-        predicted[out], variance[out] = own.predicted_s, own.assumed_variance
-        slow[out] = own.slow_variance
-        features[out], programs[out] = own.features, own.programs
+        predicted[out], features[out] = own.predicted_s, own.features
+        programs[out], devices[out] = own.programs, own.devices
     groups = tuple(left_out_key(case) for case in steps.cases)
-    return LeftOut(steps, groups, units, predicted, variance, slow, features, programs)
+    return LeftOut(steps, groups, units, predicted, features, programs, devices)
 
 
 def predicted_by(
     model: Fit, rows: MeasuredSteps, unit: Callable[[MeasuredCase], Hashable]
 ) -> LeftOut:
     """Steps of which nothing is in a fit, as it predicts them."""
-    known, assumed, slow = _variances(model, rows)
     return LeftOut(
         rows,
         tuple(left_out_key(case) for case in rows.cases),
         tuple(unit(case) for case in rows.cases),
         model.predict(rows),
-        assumed,
-        slow,
-        _features_of(model, rows, known),
-        np.asarray([
-            float(model.programs.get(case.job.software.stack, 0)) for case in rows.cases
-        ]),
-    )  # fmt: skip
+        _features_of(model, rows),
+        np.asarray([float(model.programs.get(c.job.software.stack, 0)) for c in rows.cases]),
+        np.asarray([float(model.devices.get(c.offer.device.name, 0)) for c in rows.cases]),
+    )
 
 
 KNOWN = "known"  # the spread that multiplies what the fit is unsure of
 NO_SPREADS = Spreads(**{item.name: float(item.name == KNOWN) for item in fields(Spreads)})
 
 
-def _variances(model: Fit, rows: MeasuredSteps) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[n] each: what the fit is unsure of, and what is assumed of devices that it has not.
-
-    The last is assumed on the slow side besides.
-    """
+def _features_of(model: Fit, rows: MeasuredSteps) -> FloatArray:
+    """What the spreads are multiplied by. Devices and programs are counted beside the sources."""
     known = model.fitted(NO_SPREADS)
-    devices = [case.offer.device for case in rows.cases]
-    seen = np.asarray([known.offset("device", device.name) is not None for device in devices])
-    of_device = np.asarray([sd_of_device(device, known) ** 2 for device in devices])
-    of_offsets = np.asarray([
-        sum(_offset_sd(known, e, level) ** 2 for e, level in levels_of_case(case).items())
-        for case in rows.cases
-    ])  # fmt: skip
-    own = parameter_variance(rows.terms, known) + of_offsets
-    slow = np.asarray([board_variance(device, known) for device in devices])
-    return own + np.where(seen, of_device, 0.0), np.where(seen, 0.0, of_device), slow
-
-
-def _offset_sd(model: Fitted, effect: str, level: str) -> float:
-    if effect != "kernels":
-        return 0.0  # devices are counted together, programs beside the sources
-    own = model.offset(effect, level)
-    return own.log_sd if own is not None else OTHER_KERNELS
-
-
-def _features_of(model: Fit, rows: MeasuredSteps, known: FloatArray) -> FloatArray:
+    kernels = [known.offset("kernels", case.job.software.kernels) for case in rows.cases]
+    of_kernels = np.asarray([own.log_sd if own else OTHER_KERNELS for own in kernels])
     own = {item.name: getattr(rows.features, item.name) for item in fields(Features)}
-    own["issuing"] = issuing_share(rows.terms, model.fitted(NO_SPREADS))
-    own[KNOWN] = np.sqrt(known)
+    own["issuing"] = issuing_share(rows.terms, known)
+    own[KNOWN] = np.hypot(np.sqrt(parameter_variance(rows.terms, known)), of_kernels)
     nothing = np.zeros(len(rows))
     return np.stack([own.get(item.name, nothing) for item in fields(Spreads)], axis=1)
 
@@ -209,6 +199,8 @@ def fit_spreads(
     found = _between(judged, _within(left_out))
     sources = len({case.group[0] for case in judged.steps.cases})
     found = replace(found, source=found.source * student_90(sources - 1.0) / Z90)
+    alone_fast, alone_slow = sides_of(_means(judged.take(judged.counts <= 1)), PRIOR.source)
+    found = replace(found, alone_fast=alone_fast, alone_slow=alone_slow)
     if programs is None:
         return found
     fast, slow = programs.sides()
@@ -222,7 +214,7 @@ def _between(left_out: LeftOut, within: Spreads) -> Spreads:
     is the mean variance of constants and offsets, V that of rows and g the number of groups.
     """
     own = replace(within, **dict.fromkeys(BETWEEN, 0.0))
-    of_rows = left_out.log_sd(own) ** 2 - left_out.assumed_variance
+    of_rows = left_out.log_sd(own) ** 2 - left_out.of_devices(own)[0]
     of_fit = left_out.features[:, [item.name for item in fields(Spreads)].index("known")] ** 2
     means = []
     sources = np.asarray([case.group[0] for case in left_out.steps.cases])
@@ -242,6 +234,16 @@ def _between(left_out: LeftOut, within: Spreads) -> Spreads:
             if likely > most:
                 best, most = replace(within, source=float(source), known=float(known)), likely
     return best
+
+
+def _means(left_out: LeftOut) -> FloatArray:
+    """[sources] mean log of measured over predicted, groups weighing the same."""
+    sources = np.asarray([case.group[0] for case in left_out.steps.cases])
+    slower, weights = -left_out.log_ratio, left_out.weights
+    return np.asarray([
+        np.average(slower[sources == name], weights=weights[sources == name])
+        for name in dict.fromkeys(sources.tolist())
+    ])  # fmt: skip
 
 
 def device_known(left_out: LeftOut) -> BoolArray:

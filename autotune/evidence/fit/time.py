@@ -57,7 +57,8 @@ class Features:
     mixture: FloatArray
     ragged: FloatArray
     sharded: FloatArray
-    source: FloatArray
+    source: FloatArray  # of several GPUs
+    alone_fast: FloatArray  # of one
 
 
 def _features(job: Job, columns: Columns) -> Features:
@@ -231,6 +232,7 @@ class Fit:
     covariance: FloatArray
     x: FloatArray  # of `names`, on the fitting scale
     programs: dict[str, int]  # sources with steps, by training stack
+    devices: dict[str, int]  # the same, by device
 
     def log_offset(self, case: MeasuredCase) -> float:
         """Sum of the case's offsets; those of levels without rows are zero."""
@@ -252,6 +254,7 @@ class Fit:
             self.covariance,
             observed={},
             programs=self.programs,
+            devices=self.devices,
         )
 
 
@@ -344,11 +347,14 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
     names, own = tuple(every[i] for i in places), np.ix_(places, places)
     return Fit(
         _decode(found.x[:p]), offsets, names, found.covariance[own], found.x[places],
-        sources_of_programs(steps.cases),
+        _sources_by(steps.cases, lambda case: case.job.software.stack),
+        _sources_by(steps.cases, lambda case: case.offer.device.name),
     )  # fmt: skip
 
 
-def sources_of_programs(cases: Sequence[MeasuredCase]) -> dict[str, int]:
-    """How many sources have cases of each training stack."""
-    pairs = {(case.job.software.stack, case.group[0]) for case in cases}
-    return dict(sorted(Counter(stack for stack, _ in pairs).items()))
+def _sources_by(
+    cases: Sequence[MeasuredCase], name: Callable[[MeasuredCase], str]
+) -> dict[str, int]:
+    """How many sources have cases of each name."""
+    pairs = {(name(case), case.group[0]) for case in cases}
+    return dict(sorted(Counter(own for own, _ in pairs).items()))
