@@ -78,8 +78,10 @@ def test_a_board_never_measured_may_take_twice_as_long_and_its_sheet_decides_the
     fast, slow = ranges["rtx-5090"]
     assert slow > 1.9  # twice, but for the part of the bill that is no step
     assert fast < 0.95 * slow
-    for known in ("h200-sxm", "rtx-4090"):  # no board in a slot; measured
-        assert ranges[known][0] == pytest.approx(ranges[known][1])
+    server, measured = ranges["h200-sxm"], ranges["rtx-4090"]  # no board in a slot; by one source
+    assert 1.0 < server[1] / server[0] < 1.1 < slow / fast  # as of any run on one GPU
+    assert measured[0] < fast
+    assert 1.1 < measured[1] < slow
 
 
 def test_a_loop_that_nobody_measured_is_less_sure_on_the_slow_side_and_says_so(lab: Any) -> None:
@@ -122,7 +124,8 @@ def test_several_gpus_are_less_sure_on_the_slow_side_until_such_runs_were_measur
 
     fast, slow = ends(job, 4)
     assert slow > 1.2 * fast
-    assert ends(job, 1)[0] == pytest.approx(ends(job, 1)[1])  # one GPU: both sides alike
+    early, late = ends(job, 1)
+    assert early < late < 1.1 * early  # one GPU: nearly alike
     assert ends(own, 4)[1] == pytest.approx(ends(own, 1)[1], rel=0.1)  # a new loop has it already
     early, late = ends(job, 4, calibration=taught)
     assert early == pytest.approx(late)
@@ -206,8 +209,8 @@ def test_int8_may_take_twice_as_long(lab: Any) -> None:
                         lab.offer("a100"), lab.config(8))["slow_log_sd"])
         for base in ("nf4", "int8")
     ]  # fmt: skip
-    assert slow[0] == 0.0
-    assert np.exp(1.2815515655446004 * slow[1]) == pytest.approx(2.0)
+    apart = np.sqrt(slow[1] ** 2 - slow[0] ** 2)
+    assert np.exp(1.2815515655446004 * apart) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
