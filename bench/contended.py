@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import ProbeOptions
-from autotune.app.probing.study import probe_candidates
+from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.domain.config import Config
 from autotune.probe import device as devices
 from autotune.probe.record import ProbeRecord, config_of, read_records
@@ -221,11 +221,8 @@ class Grid:
             probes=PROBES, budget_s=BUDGET_S, reuse=False,
             runner=lambda _: runner,  # type: ignore[arg-type,return-value]
         )  # fmt: skip
-        return probe_candidates(
-            self.job, self.bill, devices.cpu(), options, objective="cost", sampler="calibrated",
-            seed=seed, run_dir=folder, storage=None, job_key="bench", resume=False,
-            announce=lambda _: None,
-        )  # fmt: skip
+        study = StudySettings(folder, "bench", seed=seed)
+        return probe_candidates(self.bill, devices.cpu(), options, study, lambda _: None)
 
 
 def judged(found: Probed, truth: Truth) -> dict[str, Any]:
@@ -291,12 +288,8 @@ def really(count: int, probes: int = 4, budget_s: float = 300.0) -> dict[str, An
     try:
         with tempfile.TemporaryDirectory() as scratch:
             options = ProbeOptions(probes=probes, budget_s=budget_s, reuse=False)
-            told = print_line
-            found = probe_candidates(
-                job, bill_of(job), devices.cpu(), options, objective="cost", sampler="calibrated",
-                seed=0, run_dir=Path(scratch), storage=None, job_key="bench", resume=False,
-                announce=told,
-            )  # fmt: skip
+            study = StudySettings(Path(scratch), "bench")
+            found = probe_candidates(bill_of(job), devices.cpu(), options, study, print_line)
             _, truth = _known(0, FOLDER)
     finally:
         for process in busy:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.probing.figures import MEANS
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.probing.probe import Prober
-from autotune.app.probing.study import probe_candidates
+from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.cost.model import CostModel
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeLog, config_of, read_records
@@ -147,17 +147,13 @@ def _mean(group: list[ProbeRecord]) -> ProbeRecord:
     return replace(last, result={**last.result, "step": step})
 
 
-def search(
-    job: Job, bill: Bill, records: list[ProbeRecord], seed: int, folder: Path, probes: int
-) -> Probed:
+def search(bill: Bill, records: list[ProbeRecord], seed: int, folder: Path, probes: int) -> Probed:
     """One search on the record."""
     options = ProbeOptions(
         probes=probes, budget_s=3600.0, runner=lambda _: RecordedRunner(records, seed), reuse=False
     )
-    return probe_candidates(
-        job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=seed,
-        run_dir=folder, storage=None, job_key="bench", resume=False, announce=lambda _: None,
-    )  # fmt: skip
+    study = StudySettings(folder, "bench", seed=seed)
+    return probe_candidates(bill, devices.cpu(), options, study, lambda _: None)
 
 
 def curve_of(found: Probed, folder: Path, truth: Truth) -> list[float]:
@@ -203,7 +199,7 @@ def replayed(folder: Path = FOLDER, seeds: int = SEEDS, orders: int = 200) -> Re
         curves = []
         for seed in range(seeds):
             own = Path(scratch) / str(seed)
-            curves.append(curve_of(search(job, bill, records, seed, own, PROBES), own, truth))
+            curves.append(curve_of(search(bill, records, seed, own, PROBES), own, truth))
     ran = list(truth.bills_s)
     chance = random.Random(0)  # noqa: S311 - orders of a bench
     order = [i for i in proposal_order(bill, "cost") if i in truth.bills_s]
@@ -228,7 +224,7 @@ def answer(folder: Path = FOLDER, seeds: int = SEEDS, probes: int = PROBES) -> d
         truth = truth_of(job, bill, records, Path(scratch) / "truth")
         runs: list[dict[str, Any]] = []
         for seed in range(seeds):
-            found = search(job, bill, records, seed, Path(scratch) / str(seed), probes)
+            found = search(bill, records, seed, Path(scratch) / str(seed), probes)
             pick = found.explored.pick
             if pick is None:
                 continue

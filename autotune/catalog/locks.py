@@ -16,6 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from autotune.domain.errors import InputError
+from autotune.domain.paths import near
+
 try:
     import fcntl
 except ImportError:  # pragma: no cover - no such lock on Windows: there every lock is free
@@ -35,6 +38,19 @@ _TRIES = 5  # whoever only looks (`is_held`) has the lock for a moment, so one r
 
 class NoLocks(OSError):  # noqa: N818 - the name is the condition, as in FileNotFound
     """The file system has no locks, so two writers could not be told apart."""
+
+
+def is_held_elsewhere(folder: Path) -> InputError:
+    """What a run says of a folder that another process works in."""
+    msg = f"{near(folder)} is in use by another process"
+    return InputError(msg, "wait for it to end, or choose another --run")
+
+
+def has_no_locks(folder: Path, error: NoLocks) -> InputError:
+    """What a run says of a folder that cannot be locked."""
+    msg = f"{near(folder)} cannot be locked by one process: {error.strerror}"
+    hint = "choose a folder on a local disk with --run, or mount this one with locks"
+    return InputError(msg, hint)
 
 
 class Lock:

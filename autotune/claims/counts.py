@@ -17,7 +17,7 @@ from autotune.cost.parameters import adapter_parameters
 from autotune.cost.time.checkpoint import SAVE_OVERHEAD_S
 from autotune.domain.config import SPLIT
 from autotune.domain.statement import Span
-from autotune.domain.units import MB, format_bytes, format_count, format_seconds
+from autotune.domain.units import MB, format_bytes, format_count, format_range, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,8 +179,7 @@ def warmup_findings(checked: Checked) -> Iterator[str]:
 
 
 def _counts(span: Span) -> str:
-    low, high = format_count(span.low), format_count(span.high)
-    return low if low == high else f"{low} to {high}"
+    return format_range(span.low, span.high, format_count)
 
 
 def learning_rate_findings(checked: Checked) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import split_of
-from autotune.domain.units import HOUR_S, MINUTE_S, format_count
+from autotune.domain.units import HOUR_S, MINUTE_S, format_count, format_range
 from autotune.evidence.reference import Run, described_run
 from autotune.frozen import dataclass
 
@@ -157,17 +157,17 @@ def seconds_text(span: Span) -> str:
 
 def figures_text(span: Span) -> str:
     """Both ends with three digits: "21.3 to 48"."""
-    low, high = _digits(span.low), _digits(span.high)
-    return low if low == high else f"{low} to {high}"
+    return format_range(span.low, span.high, _digits)
 
 
 def percent_text(span: Span) -> str:
     """Both ends in percents of two digits: "9.9 to 20 %"."""
     if span.high < LEAST_SHARE:
         return "under 0.01 %"
-    low, high = (f"{100.0 * end:.2g}" if end < 1.0 else f"{100.0 * end:.0f}"
-                 for end in (span.low, span.high))  # fmt: skip
-    return f"{low} %" if low == high else f"{low} to {high} %"
+    text = format_range(
+        span.low, span.high, lambda end: f"{100 * end:.2g}" if end < 1.0 else f"{100 * end:.0f}"
+    )
+    return f"{text} %"
 
 
 def _digits(value: float) -> str:

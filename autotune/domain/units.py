@@ -198,6 +198,12 @@ def format_count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def format_range(low: float, high: float, show: Callable[[float], str]) -> str:
+    """Both ends for people, "10.1 h to 15.2 h"; one where they read the same."""
+    least, most = show(low), show(high)
+    return least if least == most else f"{least} to {most}"
+
+
 def format_age(days: int) -> str:
     """The age of a price for people: 61 days; more than a year in months, 17 months."""
     return f"{days} days" if days <= YEAR_DAYS else f"{days / MONTH_DAYS:.0f} months"

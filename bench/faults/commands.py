@@ -173,7 +173,8 @@ class Nobody:
 def _led(announce: Callable[[str], None], *, resume: bool) -> Any:  # noqa: ANN401 - app's Probed
     """Lead a search that starts no worker."""
     from autotune.app.probing.plan import Ground, ProbeOptions, local_bill
-    from autotune.app.workers.lead import Pace, Question, probe_by_workers
+    from autotune.app.probing.study import StudySettings
+    from autotune.app.workers.lead import Pace, probe_by_workers
     from autotune.pricing import Pricing
     from autotune.probe import device
     from autotune.space.enumerate import enumerate_candidates
@@ -184,10 +185,10 @@ def _led(announce: Callable[[str], None], *, resume: bool) -> Any:  # noqa: ANN4
     bill = local_bill(job, enumerate_candidates(job, space).candidates, space, calibration,
                       job.offers)  # fmt: skip
     ground = Ground(job, space, calibration, job.offers[0], job.offers, exact=True, bill=bill)
-    asked = Question("cost", "calibrated", 0, Path("run").absolute(), None, "job", resume,
-                     Pace(poll_s=0.02, quiet_s=0.2))  # fmt: skip
+    study = StudySettings(Path("run").absolute(), "job", resume=resume)
+    pace = Pace(poll_s=0.02, quiet_s=0.2)
     options = ProbeOptions(probes=MOST_PROBES, runner=lambda _: Formula(), reuse=False, workers=0)
-    return probe_by_workers(ground, device.cpu(), options, asked, announce, Nobody())
+    return probe_by_workers(ground, device.cpu(), options, study, announce, Nobody(), pace)
 
 
 def _begun() -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.probing.plan import ProbeOptions
-from autotune.app.probing.study import probe_candidates
+from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.cost.model import CostModel
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
@@ -92,16 +92,15 @@ def options_of(machine: Machine, **changes: Any) -> ProbeOptions:
 
 
 def search(
-    job: Job, bill: Bill, machine: Machine, folder: Path, *, resume: bool = False, **changes: Any
+    bill: Bill, machine: Machine, folder: Path, *, resume: bool = False, **changes: Any
 ) -> Probed:
     own = {
         name: changes.pop(name) for name in ("storage", "sampler", "objective") if name in changes
     }
+    study = StudySettings(folder, "job", resume=resume, **own)
     return probe_candidates(
-        job, bill, devices.cpu(), options_of(machine, **changes),
-        run_dir=folder, job_key="job", resume=resume, announce=lambda _: None, seed=0,
-        **{"storage": None, "sampler": "calibrated", "objective": "cost", **own},
-    )  # fmt: skip
+        bill, devices.cpu(), options_of(machine, **changes), study, lambda _: None
+    )
 
 
 def sequence(folder: Path) -> list[tuple[str, str]]:

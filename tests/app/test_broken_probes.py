@@ -29,10 +29,10 @@ pytestmark = pytest.mark.usefixtures("home")
     ("knob", "value"), [("precision", "fp32"), ("activation_checkpointing", "none")]
 )
 def test_what_the_model_likes_best_may_be_what_breaks_and_only_that_is_left_out(
-    job: Job, bill: Bill, tmp_path: Path, knob: str, value: str
+    bill: Bill, tmp_path: Path, knob: str, value: str
 ) -> None:
     machine = Machine(status=lambda config, _: "crash" if config[knob] == value else "ok")
-    found = search(job, bill, machine, tmp_path / "run", probes=20)
+    found = search(bill, machine, tmp_path / "run", probes=20)
     broken = [record for record in found.records if record.status == "crash"]
     assert {record.config[knob] for record in broken} == {value}
     assert 2 <= len({record.key for record in broken}) <= 4
@@ -70,15 +70,15 @@ def test_where_nothing_fits_nothing_is_said_of_how_much_better_the_best_may_be(
     assert some.search.bound is not None
 
 
-def test_probes_of_an_earlier_day_are_said(job: Job, bill: Bill, tmp_path: Path) -> None:
+def test_probes_of_an_earlier_day_are_said(bill: Bill, tmp_path: Path) -> None:
     def said(when: str) -> list[str]:
         path = tmp_path / PROBES_FILE
         lines = [json.loads(line) | {"when": when} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        notes = search(job, bill, Machine(), tmp_path, probes=2, resume=True).notes
+        notes = search(bill, Machine(), tmp_path, probes=2, resume=True).notes
         return [note for note in notes if "earlier day" in note]
 
-    search(job, bill, Machine(), tmp_path, probes=2)
+    search(bill, Machine(), tmp_path, probes=2)
     now = datetime.now(UTC)
     assert said(now.isoformat()) == []
     assert said("whenever") == []
@@ -87,11 +87,11 @@ def test_probes_of_an_earlier_day_are_said(job: Job, bill: Bill, tmp_path: Path)
 
 
 def test_where_everything_breaks_three_are_tried_that_have_little_in_common(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
     machine = Machine(status=lambda _, __: "crash")
     with pytest.raises(NoLocalDevice, match="no probe could run"):
-        search(job, bill, machine, tmp_path / "run")
+        search(bill, machine, tmp_path / "run")
     first, second, third = (r.config for r in read_records(tmp_path / "run" / PROBES_FILE))
     both = {name for name in ("precision", "activation_checkpointing", "attention")
             if first[name] == second[name]}  # fmt: skip
@@ -100,10 +100,10 @@ def test_where_everything_breaks_three_are_tried_that_have_little_in_common(
 
 
 def test_measurements_of_another_device_are_said_and_no_later_search_learns_them(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    first = search(job, bill, Machine(), folder, probes=3, reuse=True)
+    first = search(bill, Machine(), folder, probes=3, reuse=True)
     assert not any("another device" in note for note in first.notes)
     lines = [json.loads(line) for line in (folder / PROBES_FILE).read_text().splitlines()]
     moved = [{**line, "fingerprint": "0123456789abcdef"} for line in lines]
@@ -111,7 +111,7 @@ def test_measurements_of_another_device_are_said_and_no_later_search_learns_them
     kept = sorted((home_dir() / "residuals").glob("*.json"))
     for path in kept:
         path.unlink()
-    found = search(job, bill, Machine(), folder, probes=3, reuse=True, resume=True)
+    found = search(bill, Machine(), folder, probes=3, reuse=True, resume=True)
     note = next(note for note in found.notes if "another device" in note)
     assert note.startswith(f"{len(moved)} of the {len(moved)} measurements")
     assert found.explored.pick is not None

@@ -54,8 +54,8 @@ def quicker(config: dict[str, Any]) -> float:
     return step_of(config) * (0.7 if config[THREADS] == "2" else 1.0)
 
 
-def test_a_level_that_is_30_percent_faster_is_found(job: Job, bill: Bill, tmp_path: Path) -> None:
-    found = search(job, bill, Machine(step=quicker), tmp_path)
+def test_a_level_that_is_30_percent_faster_is_found(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(step=quicker), tmp_path)
     pick = found.explored.pick
     assert pick is not None
     config = bill.candidates.config(pick)
@@ -66,10 +66,8 @@ def test_a_level_that_is_30_percent_faster_is_found(job: Job, bill: Bill, tmp_pa
     assert sum(record.role == "search" for record in found.records) <= 12
 
 
-def test_levels_that_do_nothing_stay_at_the_present_one(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    found = search(job, bill, Machine(), tmp_path)
+def test_levels_that_do_nothing_stay_at_the_present_one(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(), tmp_path)
     pick = found.explored.pick
     assert pick is not None
     assert bill.candidates.config(pick).extra == ((THREADS, "1"), (LIGER, False))
@@ -85,10 +83,8 @@ def test_a_level_that_did_not_run_beside_the_present_one_is_said(bill: Bill) -> 
     assert said.startswith(f"the pick has {THREADS} 2")
 
 
-def test_a_resumed_search_goes_on_with_the_same_levels(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    search(job, bill, Machine(step=quicker), tmp_path / "straight")
+def test_a_resumed_search_goes_on_with_the_same_levels(bill: Bill, tmp_path: Path) -> None:
+    search(bill, Machine(step=quicker), tmp_path / "straight")
 
     def dies(number: int, when: str) -> None:
         if number == 1 and when == "before":
@@ -98,7 +94,7 @@ def test_a_resumed_search_goes_on_with_the_same_levels(
     for _ in range(20):
         try:
             machine = Machine(step=quicker, dies=dies)
-            search(job, bill, machine, tmp_path / "pieces", resume=kills > 0)
+            search(bill, machine, tmp_path / "pieces", resume=kills > 0)
             break
         except Killed:
             kills += 1
@@ -107,23 +103,23 @@ def test_a_resumed_search_goes_on_with_the_same_levels(
 
 
 def test_a_folder_of_other_levels_is_refused(job: Job, bill: Bill, tmp_path: Path) -> None:
-    search(job, bill, Machine(), tmp_path / "run", probes=2)
+    search(bill, Machine(), tmp_path / "run", probes=2)
     other = tmp_path / "other.yaml"
     other.write_text("extra: {env.OMP_NUM_THREADS: [1, 2, 4], args.use_liger_kernel: [no, yes]}")
     for space in (other, None):
         with pytest.raises(InputError, match="a search of another space"):
-            search(job, bill_of(job, space), Machine(), tmp_path / "run", resume=True)
+            search(bill_of(job, space), Machine(), tmp_path / "run", resume=True)
 
 
 def test_what_was_measured_at_one_level_is_not_believed_of_another(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
-    search(job, bill, Machine(step=quicker), tmp_path / "first", reuse=True)
+    search(bill, Machine(step=quicker), tmp_path / "first", reuse=True)
     (tmp_path / "home" / PROBES_FILE).unlink()
-    again = search(job, bill, Machine(step=quicker), tmp_path / "again", reuse=True)
+    again = search(bill, Machine(step=quicker), tmp_path / "again", reuse=True)
     assert any("the search began with" in note for note in again.notes)
     (tmp_path / "home" / PROBES_FILE).unlink()
-    plain = search(job, bill_of(job), Machine(), tmp_path / "plain", reuse=True)
+    plain = search(bill_of(job), Machine(), tmp_path / "plain", reuse=True)
     assert not any("the search began with" in note for note in plain.notes)
     assert any("no setting in common" in note for note in plain.notes)
 

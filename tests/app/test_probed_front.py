@@ -55,9 +55,9 @@ def devices_of(found: Probed, index: int | None) -> int:
 
 
 def test_the_cheapest_is_the_pick_and_the_soonest_was_probed_too(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    found = search(job, bill, Machine(step=step), tmp_path)
+    found = search(bill, Machine(step=step), tmp_path)
     assert devices_of(found, found.explored.pick) == 1
     front = _front(list(found.rows))
     assert front[0].offer.count == 2
@@ -71,10 +71,8 @@ def test_the_cheapest_is_the_pick_and_the_soonest_was_probed_too(
     assert any(note.startswith(f"{made} probes after the search") for note in found.notes)
 
 
-def test_when_time_is_minimised_the_soonest_is_the_pick(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    found = search(job, bill, Machine(step=step), tmp_path, objective="time")
+def test_when_time_is_minimised_the_soonest_is_the_pick(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(step=step), tmp_path, objective="time")
     assert devices_of(found, found.explored.pick) == 2
     assert {row.row.offer.count for row in found.rows} == {1, 2}
 
@@ -85,21 +83,21 @@ def test_a_deadline_that_one_device_misses_is_kept_by_two(tmp_path: Path) -> Non
         true_step(free, i) for i in range(len(free)) if free.candidates.offer(i).count == 1
     )
     job = two_offers(deadline=f"{0.9 * seconds + 60:.0f}s")
-    found = search(job, bill_of(job), Machine(step=lambda c: 5 * step(c)), tmp_path)
+    found = search(bill_of(job), Machine(step=lambda c: 5 * step(c)), tmp_path)
     assert devices_of(found, found.explored.pick) == 2
 
 
 def test_at_one_price_there_is_no_front_to_probe(tmp_path: Path) -> None:
     job = load_job(TINY, set_values={"compile": "off"})
-    search(job, bill_of(job), Machine(), tmp_path)
+    search(bill_of(job), Machine(), tmp_path)
     trials = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
     assert not any(trial["sampler"] == FRONT for trial in trials)
 
 
 def test_killed_between_any_two_probes_the_front_goes_on_with_the_same_ones(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    search(job, bill, Machine(step=step), tmp_path / "straight")
+    search(bill, Machine(step=step), tmp_path / "straight")
 
     def dies(number: int, when: str) -> None:
         if number == 1 and when == "before":
@@ -109,7 +107,7 @@ def test_killed_between_any_two_probes_the_front_goes_on_with_the_same_ones(
     for _ in range(30):
         try:
             machine = Machine(step=step, dies=dies)
-            search(job, bill, machine, tmp_path / "pieces", resume=kills > 0)
+            search(bill, machine, tmp_path / "pieces", resume=kills > 0)
             break
         except Killed:
             kills += 1
@@ -123,7 +121,7 @@ def test_offers_that_differ_in_price_alone_are_probed_once(tmp_path: Path) -> No
     )
     bill = bill_of(job)
     assert len(np.unique(np.round(3600 * bill.cost_usd / bill.duration_s))) == 2
-    found = search(job, bill, Machine(), tmp_path)
+    found = search(bill, Machine(), tmp_path)
     searched = [record for record in found.records if record.role == "search"]
     assert len({record.key for record in searched}) == len(searched)
     assert found.rows[0].row.offer.usd_per_hour == 1.0

@@ -12,7 +12,7 @@ import pytest
 from simulatedmachine import Killed, Machine, options_of, search, sequence, step_of
 
 from autotune.app.probing.figures import ProbeProgress
-from autotune.app.probing.study import probe_candidates
+from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
 from autotune.domain.units import format_seconds
@@ -82,10 +82,8 @@ def hidden(config: dict[str, Any], nth: int) -> tuple[float, list[str]]:
 def found_by(bill: Bill, noise: Any, folder: Path, **changes: Any) -> Any:
     told: list[str] = []
     options = options_of(Noisy(folder, noise), **changes)
-    found = probe_candidates(
-        bill.job, bill, devices.cpu(), options, objective="cost", sampler="calibrated", seed=0,
-        run_dir=folder, storage=None, job_key="job", resume=False, announce=told.append,
-    )  # fmt: skip
+    study = StudySettings(folder, "job")
+    found = probe_candidates(bill, devices.cpu(), options, study, told.append)
     return found, told
 
 
@@ -184,15 +182,13 @@ def test_the_interval_contains_what_was_seen_of_the_step(
             assert row.row.duration_s.p10 <= (rest + row.row.steps * quick) * 1.001
 
 
-def test_repeats_of_a_configuration_are_compared_and_said(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
+def test_repeats_of_a_configuration_are_compared_and_said(bill: Bill, tmp_path: Path) -> None:
     """The same one read 32 and 46 ms; undisturbed, by all that was seen."""
-    alike = search(job, bill, Machine(), tmp_path / "alike", probes=1)
+    alike = search(bill, Machine(), tmp_path / "alike", probes=1)
     said = "1 configuration ran more than once undisturbed: steps of the same differed by 0.0%"
     assert any(note.startswith(said) for note in alike.notes)
     steps = iter((0.046, 0.032, 0.032, 0.032, 0.032))
-    apart = search(job, bill, Machine(lambda _: next(steps)), tmp_path / "apart", probes=1)
+    apart = search(bill, Machine(lambda _: next(steps)), tmp_path / "apart", probes=1)
     told = [note for note in apart.notes if "nothing says why" in note]
     assert len(told) == 1
     assert "32 ms" in told[0]
@@ -264,7 +260,7 @@ def test_the_pick_and_a_rival_that_is_close_take_turns(bill: Bill, tmp_path: Pat
 
 @pytest.mark.parametrize("noise", [first_busy, hidden, always_busy])
 def test_killed_at_every_probe_among_noise_it_goes_on_with_the_same_probes(
-    job: Job, bill: Bill, tmp_path: Path, noise: Any, made: Callable[..., Made]
+    bill: Bill, tmp_path: Path, noise: Any, made: Callable[..., Made]
 ) -> None:
     """By turns before a probe and after it, when nothing of it is kept yet."""
     straight = sequence(made(noise, probes=5).folder)
@@ -278,7 +274,7 @@ def test_killed_at_every_probe_among_noise_it_goes_on_with_the_same_probes(
     while kills <= 2 * len(straight):
         try:
             machine = Noisy(folder, noise, dies=dies)
-            search(job, bill, machine, folder, resume=kills > 0, probes=5)
+            search(bill, machine, folder, resume=kills > 0, probes=5)
             break
         except Killed:
             kills += 1

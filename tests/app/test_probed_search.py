@@ -38,9 +38,9 @@ def best_step(bill: Bill) -> float:
 
 
 def test_the_pick_was_run_and_confirmed_and_is_the_machine_s_best(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    found = search(job, bill, Machine(), tmp_path)
+    found = search(bill, Machine(), tmp_path)
     pick = found.explored.pick
     assert pick is not None
     config = bill.candidates.config(pick).as_dict()
@@ -53,9 +53,9 @@ def test_the_pick_was_run_and_confirmed_and_is_the_machine_s_best(
 
 
 def test_why_it_stopped_and_what_stays_uncertain_are_said_and_never_optimal(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    said = search(job, bill, Machine(), tmp_path).stopped_because
+    said = search(bill, Machine(), tmp_path).stopped_because
     assert "no probe is expected to save more than 0.3%" in said
     assert "no configuration is more than" in said
     assert "optimal" not in said
@@ -64,7 +64,7 @@ def test_why_it_stopped_and_what_stays_uncertain_are_said_and_never_optimal(
 def test_on_a_paid_device_it_stops_when_a_probe_costs_more_than_it_saves(tmp_path: Path) -> None:
     job = load_job(TINY, set_values={"compile": "off"}, price="3 USD/h")
     bill = bill_of(job)
-    found = search(job, bill, Machine(wall_s=60.0), tmp_path)
+    found = search(bill, Machine(wall_s=60.0), tmp_path)
     assert "another probe costs $" in found.stopped_because
     assert "expected to save $" in found.stopped_because
     assert len(found.records) <= 4
@@ -72,10 +72,10 @@ def test_on_a_paid_device_it_stops_when_a_probe_costs_more_than_it_saves(tmp_pat
 
 @pytest.mark.parametrize("when", ["before", "after", "between"])
 def test_killed_at_every_probe_boundary_it_goes_on_with_the_same_proposals(
-    job: Job, bill: Bill, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+    bill: Bill, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a probe, after it, and between its record and the study's: once at each."""
-    search(job, bill, Machine(), tmp_path / "straight")
+    search(bill, Machine(), tmp_path / "straight")
     straight = sequence(tmp_path / "straight")
     assert len(straight) >= 5
     append, limit = TrialLog.append, 0
@@ -93,7 +93,7 @@ def test_killed_at_every_probe_boundary_it_goes_on_with_the_same_proposals(
     folder, kills = tmp_path / "pieces", 0
     for limit in range(len(straight) + 2):  # noqa: B007 - read by `told`
         try:
-            search(job, bill, Machine(dies=dies), folder, resume=kills > 0)
+            search(bill, Machine(dies=dies), folder, resume=kills > 0)
             break
         except Killed:
             kills += 1
@@ -102,23 +102,21 @@ def test_killed_at_every_probe_boundary_it_goes_on_with_the_same_proposals(
     assert sequence(folder) == straight
 
 
-def test_an_interrupted_probe_is_kept_but_is_no_answer(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    search(job, bill, Machine(), tmp_path / "straight")
+def test_an_interrupted_probe_is_kept_but_is_no_answer(bill: Bill, tmp_path: Path) -> None:
+    search(bill, Machine(), tmp_path / "straight")
     folder = tmp_path / "stopped"
     stopping = Machine(status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
     with pytest.raises(Interrupted, match="2 finished probes are kept"):
-        search(job, bill, stopping, folder)
-    search(job, bill, Machine(), folder, resume=True)
+        search(bill, stopping, folder)
+    search(bill, Machine(), folder, resume=True)
     kept = [r for r in read_records(folder / PROBES_FILE) if r.status != "interrupted"]
     assert [(r.key, r.role) for r in kept] == sequence(tmp_path / "straight")
 
 
-def test_resuming_a_finished_search_runs_nothing(job: Job, bill: Bill, tmp_path: Path) -> None:
-    first = search(job, bill, Machine(), tmp_path)
+def test_resuming_a_finished_search_runs_nothing(bill: Bill, tmp_path: Path) -> None:
+    first = search(bill, Machine(), tmp_path)
     machine = Machine()
-    again = search(job, bill, machine, tmp_path, resume=True)
+    again = search(bill, machine, tmp_path, resume=True)
     assert machine.count == 0
     assert again.explored.pick == first.explored.pick
     assert again.stopped_because == first.stopped_because
@@ -126,22 +124,22 @@ def test_resuming_a_finished_search_runs_nothing(job: Job, bill: Bill, tmp_path:
 
 @pytest.mark.parametrize("limit", [{"probes": 3}, {"budget_s": 27.0}])
 def test_a_search_that_a_limit_ended_goes_on_under_a_wider_one_as_if_it_had_been_that_wide(
-    job: Job, bill: Bill, tmp_path: Path, limit: dict[str, Any]
+    bill: Bill, tmp_path: Path, limit: dict[str, Any]
 ) -> None:
     wide = {name: 2 * value for name, value in limit.items()}
-    search(job, bill, Machine(), tmp_path, **limit)
+    search(bill, Machine(), tmp_path, **limit)
     assert len(sequence(tmp_path)) >= 4, "the pick was confirmed"
     machine = Machine()
-    search(job, bill, machine, tmp_path, resume=True, **limit)
+    search(bill, machine, tmp_path, resume=True, **limit)
     assert machine.count == 0, "the limit is as it was"
-    found = search(job, bill, machine, tmp_path, resume=True, **wide)
+    found = search(bill, machine, tmp_path, resume=True, **wide)
     searched = [record.key for record in found.records if record.role == "search"]
-    search(job, bill, Machine(), tmp_path / "straight", **wide)
+    search(bill, Machine(), tmp_path / "straight", **wide)
     straight = [key for key, role in sequence(tmp_path / "straight") if role == "search"]
     assert len(searched) > 3
     assert searched == straight[: len(searched)]
     machine = Machine()
-    search(job, bill, machine, tmp_path, resume=True, **limit)
+    search(bill, machine, tmp_path, resume=True, **limit)
     assert machine.count == 0, "a narrower one stops nothing that was run"
 
 
@@ -150,7 +148,7 @@ def test_a_run_of_which_another_was_interrupted_is_counted_as_the_first(
 ) -> None:
     stopping = Machine(status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
     with pytest.raises(Interrupted, match="2 finished probes are kept"):
-        search(job, bill, stopping, tmp_path)
+        search(bill, stopping, tmp_path)
     lines: list[str] = []
     prober = Prober(job, bill, devices.cpu(), options_of(Machine()), "cost", tmp_path, lines.append)
     at = next(i for i in range(len(bill)) if prober.key_of(i) == sequence(tmp_path)[-1][0])
@@ -158,16 +156,14 @@ def test_a_run_of_which_another_was_interrupted_is_counted_as_the_first(
     assert lines[-1].startswith("probe 2 of 12 | "), lines
 
 
-def test_no_more_is_probed_than_allowed(job: Job, bill: Bill, tmp_path: Path) -> None:
-    found = search(job, bill, Machine(), tmp_path, probes=3)
+def test_no_more_is_probed_than_allowed(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(), tmp_path, probes=3)
     assert sum(r.role == "search" for r in found.records) == 3
     assert "3 configurations were probed, as many as allowed" in found.stopped_because
 
 
-def test_a_budget_keeps_room_for_the_second_run_of_the_pick(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    found = search(job, bill, Machine(wall_s=10.0), tmp_path, budget_s=40.0)
+def test_a_budget_keeps_room_for_the_second_run_of_the_pick(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(wall_s=10.0), tmp_path, budget_s=40.0)
     assert sum(r.wall_s for r in found.records) <= 40.0
     assert "budget" in found.stopped_because
     assert found.explored.pick in found.explored.confirmed
@@ -178,8 +174,8 @@ def test_a_budget_smaller_than_one_probe_is_refused(job: Job, bill: Bill) -> Non
         check_affordable(job, bill, ProbeOptions(budget_s=1.0), "cost")
 
 
-def test_equals_are_a_tie_and_the_plainer_is_taken(job: Job, bill: Bill, tmp_path: Path) -> None:
-    found = search(job, bill, Machine(step=lambda _: 0.1), tmp_path)
+def test_equals_are_a_tie_and_the_plainer_is_taken(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(step=lambda _: 0.1), tmp_path)
     pick = found.explored.pick
     assert pick is not None
     assert found.ties
@@ -190,10 +186,8 @@ def test_equals_are_a_tie_and_the_plainer_is_taken(job: Job, bill: Bill, tmp_pat
     )
 
 
-def test_a_pick_that_does_not_fit_the_second_time_gives_way(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    first = search(job, bill, Machine(), tmp_path / "a").explored.pick
+def test_a_pick_that_does_not_fit_the_second_time_gives_way(bill: Bill, tmp_path: Path) -> None:
+    first = search(bill, Machine(), tmp_path / "a").explored.pick
     assert first is not None
     unlucky = bill.candidates.config(first).as_dict()
     names = ("micro_batch_size", "precision", "attention", "activation_checkpointing")
@@ -202,7 +196,7 @@ def test_a_pick_that_does_not_fit_the_second_time_gives_way(
         same = all(config[n] == unlucky[n] for n in names)
         return "oom_device" if same and role == "confirm" else "ok"
 
-    found = search(job, bill, Machine(status=status), tmp_path / "b")
+    found = search(bill, Machine(status=status), tmp_path / "b")
     assert found.explored.pick not in {first, None}
     assert any("2 of 3 runs" in note for note in found.notes), (
         "the first was far off its prediction"
@@ -211,7 +205,7 @@ def test_a_pick_that_does_not_fit_the_second_time_gives_way(
 
 @pytest.mark.parametrize(("left", "fitted"), [(0.01, 3), (0.01, 2), (0.2, 1)])
 def test_a_run_that_ended_close_to_the_limit_is_repeated_and_its_share_is_kept(
-    job: Job, bill: Bill, tmp_path: Path, left: float, fitted: int
+    bill: Bill, tmp_path: Path, left: float, fitted: int
 ) -> None:
     class Tight(Machine):
         def run(self, request: dict[str, Any], config: dict[str, Any], **rest: Any) -> ProbeRecord:
@@ -222,7 +216,7 @@ def test_a_run_that_ended_close_to_the_limit_is_repeated_and_its_share_is_kept(
 
     ends = iter(["ok"] * (fitted if left < 0.1 else 9) + ["oom_device"] * 9)
     machine = Tight(status=lambda _c, _r: next(ends))
-    found = search(job, bill, machine, tmp_path, probes=1)
+    found = search(bill, machine, tmp_path, probes=1)
     roles = [record.role for record in found.records]
     if left > 0.1:
         assert roles == ["search", "repeat", "confirm"], "far off its prediction: once more"
@@ -232,20 +226,18 @@ def test_a_run_that_ended_close_to_the_limit_is_repeated_and_its_share_is_kept(
         assert found.explored.pick is None
 
 
-def test_stock_samplers_are_answered_from_the_same_pick(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    found = search(job, bill, Machine(), tmp_path, sampler="random", probes=5)
+def test_stock_samplers_are_answered_from_the_same_pick(bill: Bill, tmp_path: Path) -> None:
+    found = search(bill, Machine(), tmp_path, sampler="random", probes=5)
     assert found.explored.pick in {row.index for row in found.rows}
     assert found.explored.pick in found.explored.confirmed
 
 
 def test_a_second_run_starts_from_what_the_first_learned_and_says_what_that_saved(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    cold = search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    cold = search(bill, Machine(), tmp_path / "cold", reuse=True)
     (tmp_path / "home" / PROBES_FILE).unlink()  # what was learned stays, the probes do not
-    warm = search(job, bill, Machine(), tmp_path / "warm", reuse=True)
+    warm = search(bill, Machine(), tmp_path / "warm", reuse=True)
     count = [sum(r.role == "search" for r in found.records) for found in (cold, warm)]
     assert count[1] < count[0]
     assert any(
@@ -257,29 +249,27 @@ def test_a_second_run_starts_from_what_the_first_learned_and_says_what_that_save
 
 
 def test_a_run_that_was_cut_short_is_no_measure_of_what_a_search_needs(
-    job: Job, bill: Bill, tmp_path: Path
+    bill: Bill, tmp_path: Path
 ) -> None:
-    cut = search(job, bill, Machine(), tmp_path / "cut", reuse=True, probes=2)
+    cut = search(bill, Machine(), tmp_path / "cut", reuse=True, probes=2)
     assert not cut.explored.ended
     (tmp_path / "home" / PROBES_FILE).unlink()
-    warm = search(job, bill, Machine(), tmp_path / "warm", reuse=True)
+    warm = search(bill, Machine(), tmp_path / "warm", reuse=True)
     assert warm.explored.ended
     assert not any("the first run" in note for note in warm.notes)
     (tmp_path / "home" / PROBES_FILE).unlink()
-    last = search(job, bill, Machine(), tmp_path / "last", reuse=True, probes=1)
+    last = search(bill, Machine(), tmp_path / "last", reuse=True, probes=1)
     assert any("made 1 new probes before no more were allowed" in note for note in last.notes)
 
 
-def test_a_resumed_run_goes_on_with_the_prior_it_began_with(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+def test_a_resumed_run_goes_on_with_the_prior_it_began_with(bill: Bill, tmp_path: Path) -> None:
+    search(bill, Machine(), tmp_path / "cold", reuse=True)
     (tmp_path / "home" / PROBES_FILE).unlink()
-    search(job, bill, Machine(), tmp_path / "straight", reuse=True)
+    search(bill, Machine(), tmp_path / "straight", reuse=True)
     (tmp_path / "home" / PROBES_FILE).unlink()
     for path in (tmp_path / "home" / "residuals").iterdir():
         path.unlink()
-    search(job, bill, Machine(), tmp_path / "cold2", reuse=True)
+    search(bill, Machine(), tmp_path / "cold2", reuse=True)
     (tmp_path / "home" / PROBES_FILE).unlink()
 
     def dies(number: int, when: str) -> None:
@@ -287,20 +277,20 @@ def test_a_resumed_run_goes_on_with_the_prior_it_began_with(
             raise Killed
 
     with pytest.raises(Killed):
-        search(job, bill, Machine(dies=dies), tmp_path / "pieces", reuse=True)
+        search(bill, Machine(dies=dies), tmp_path / "pieces", reuse=True)
     for path in (tmp_path / "home" / "residuals").iterdir():
         path.unlink()
-    search(job, bill, Machine(), tmp_path / "pieces", resume=True, reuse=True)
+    search(bill, Machine(), tmp_path / "pieces", resume=True, reuse=True)
     assert sequence(tmp_path / "pieces") == sequence(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("damage", ["cut", "nan", "other"])
 def test_a_damaged_prior_or_one_of_another_job_is_no_silent_restart(
-    job: Job, bill: Bill, tmp_path: Path, damage: str
+    bill: Bill, tmp_path: Path, damage: str
 ) -> None:
-    search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    search(bill, Machine(), tmp_path / "cold", reuse=True)
     (tmp_path / "home" / PROBES_FILE).unlink()
-    search(job, bill, Machine(), tmp_path / "warm", reuse=True)
+    search(bill, Machine(), tmp_path / "warm", reuse=True)
     path = tmp_path / "warm" / PRIOR_FILE
     content = json.loads(path.read_text())
     if damage == "nan":
@@ -310,27 +300,25 @@ def test_a_damaged_prior_or_one_of_another_job_is_no_silent_restart(
     text = json.dumps(content)
     path.write_text(text[: len(text) // 2] if damage == "cut" else text)
     with pytest.raises(InputError, match="prior"):
-        search(job, bill, Machine(), tmp_path / "warm", resume=True, reuse=True)
+        search(bill, Machine(), tmp_path / "warm", resume=True, reuse=True)
 
 
 def test_what_another_shape_of_the_family_taught_is_a_weak_prior_by_name(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
-    search(job, bill, Machine(), tmp_path / "cold", reuse=True)
+    search(bill, Machine(), tmp_path / "cold", reuse=True)
     deeper = replace(job, model=replace(job.model, num_layers=3))
-    found = search(deeper, bill_of(deeper), Machine(), tmp_path / "other", reuse=True)
+    found = search(bill_of(deeper), Machine(), tmp_path / "other", reuse=True)
     assert any("weak prior" in note for note in found.notes)
 
 
-def test_a_storage_that_cannot_be_opened_is_bad_input(job: Job, bill: Bill, tmp_path: Path) -> None:
+def test_a_storage_that_cannot_be_opened_is_bad_input(bill: Bill, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be opened"):
-        search(job, bill, Machine(), tmp_path / "run", storage="sqlite:////nowhere/at/all.db")
+        search(bill, Machine(), tmp_path / "run", storage="sqlite:////nowhere/at/all.db")
 
 
-def test_a_storage_goes_on_after_a_kill_with_the_same_proposals(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    search(job, bill, Machine(), tmp_path / "straight")
+def test_a_storage_goes_on_after_a_kill_with_the_same_proposals(bill: Bill, tmp_path: Path) -> None:
+    search(bill, Machine(), tmp_path / "straight")
     url = f"sqlite:///{tmp_path / 'study.db'}"
 
     def dies(number: int, when: str) -> None:
@@ -338,23 +326,23 @@ def test_a_storage_goes_on_after_a_kill_with_the_same_proposals(
             raise Killed
 
     with pytest.raises(Killed):
-        search(job, bill, Machine(dies=dies), tmp_path / "run", storage=url)
-    search(job, bill, Machine(), tmp_path / "run", storage=url, resume=True)
+        search(bill, Machine(dies=dies), tmp_path / "run", storage=url)
+    search(bill, Machine(), tmp_path / "run", storage=url, resume=True)
     assert sequence(tmp_path / "run") == sequence(tmp_path / "straight")
 
 
 @pytest.mark.parametrize("bad", [-1.0, "quick"])
 def test_a_record_with_a_measurement_that_cannot_be_stops_by_name(
-    job: Job, bill: Bill, tmp_path: Path, bad: object
+    bill: Bill, tmp_path: Path, bad: object
 ) -> None:
-    search(job, bill, Machine(), tmp_path, probes=2)
+    search(bill, Machine(), tmp_path, probes=2)
     path = tmp_path / "trials.jsonl"
     trials = [json.loads(line) for line in path.read_text().splitlines()]
     trials[0]["measured"]["compute"] = bad
     path.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
     before = path.read_text()
     with pytest.raises(InputError, match="measured compute is"):
-        search(job, bill, Machine(), tmp_path, resume=True, probes=4)
+        search(bill, Machine(), tmp_path, resume=True, probes=4)
     assert path.read_text() == before, "nothing is lost"
 
 
@@ -363,29 +351,27 @@ def test_a_record_with_a_measurement_that_cannot_be_stops_by_name(
     [("value", math.nan), ("value", math.inf), ("value", "1"), ("measured", {"compute": math.nan})],
 )
 def test_a_record_with_a_figure_that_cannot_be_stops_by_name(
-    job: Job, bill: Bill, tmp_path: Path, name: str, bad: object
+    bill: Bill, tmp_path: Path, name: str, bad: object
 ) -> None:
-    search(job, bill, Machine(), tmp_path, probes=2)
+    search(bill, Machine(), tmp_path, probes=2)
     path = tmp_path / "trials.jsonl"
     trials = [json.loads(line) for line in path.read_text().splitlines()]
     trials[0][name] = bad
     path.write_text("".join(json.dumps(trial) + "\n" for trial in trials))
     with pytest.raises(InputError, match="line 1, is not a trial"):
-        search(job, bill, Machine(), tmp_path, resume=True, probes=4)
+        search(bill, Machine(), tmp_path, resume=True, probes=4)
 
 
-def test_a_storage_of_another_space_is_refused(job: Job, bill: Bill, tmp_path: Path) -> None:
+def test_a_storage_of_another_space_is_refused(bill: Bill, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    search(job, bill, Machine(), tmp_path / "a" / "run", storage=url, probes=2)
+    search(bill, Machine(), tmp_path / "a" / "run", storage=url, probes=2)
     narrow = load_job(TINY, set_values={"compile": "off", "precision": "fp32"})
     with pytest.raises(InputError, match=r"another job or space|of this search space"):
-        search(narrow, bill_of(narrow), Machine(), tmp_path / "b" / "run", storage=url, resume=True)
+        search(bill_of(narrow), Machine(), tmp_path / "b" / "run", storage=url, resume=True)
 
 
-def test_figures_that_no_device_makes_are_no_measurement(
-    job: Job, bill: Bill, tmp_path: Path
-) -> None:
-    search(job, bill, Machine(), tmp_path / "first", reuse=True)
+def test_figures_that_no_device_makes_are_no_measurement(bill: Bill, tmp_path: Path) -> None:
+    search(bill, Machine(), tmp_path / "first", reuse=True)
     shared = tmp_path / "home" / PROBES_FILE
     lines = [json.loads(line) for line in shared.read_text().splitlines()]
     for line in lines:
@@ -393,7 +379,7 @@ def test_figures_that_no_device_makes_are_no_measurement(
     shared.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for path in (tmp_path / "home" / "residuals").iterdir():
         path.unlink()
-    found = search(job, bill, Machine(), tmp_path / "second", reuse=True, probes=3)
+    found = search(bill, Machine(), tmp_path / "second", reuse=True, probes=3)
     assert all(row.row.step_time_s > 0 for row in found.rows)
 
 
@@ -401,7 +387,7 @@ def test_deadline_and_budget_are_constraints_of_the_study(tmp_path: Path) -> Non
     job = load_job(
         TINY, set_values={"compile": "off"}, price="3 USD/h", deadline="1s", budget="1USD"
     )
-    search(job, bill_of(job), Machine(), tmp_path, probes=2)
+    search(bill_of(job), Machine(), tmp_path, probes=2)
     trials = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
     assert all(t["constraints"]["deadline"] > 0 > t["constraints"]["budget"] for t in trials)
 
@@ -440,7 +426,7 @@ def test_a_device_that_cannot_hold_the_model_still_lends_its_speed(tmp_path: Pat
     job = deep_job(100)
     bill = without_limits(bill_of(job))
     machine = Machine()
-    found = search(job, bill, machine, tmp_path, probes=2, held_bytes=5e8)
+    found = search(bill, machine, tmp_path, probes=2, held_bytes=5e8)
     assert {request["num_layers"] for request in machine.asked} == set(two_depths(job) or ())
     assert len(found.rows) == 2
     assert "confirm" in {record.role for record in found.records}
@@ -466,7 +452,7 @@ def test_extrapolation_and_full_depth_are_compared_where_both_ran(tmp_path: Path
 def test_between_a_processor_and_a_gpu_only_the_loader_s_work_carries_over(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
-    found = search(job, bill, Machine(), tmp_path, probes=3)
+    found = search(bill, Machine(), tmp_path, probes=3)
     elsewhere = load_job(TINY, gpus=("t4",), price="1 USD/h")
     whole = bill_of(elsewhere)
     carried = transferred(found.rows, bill, job.offers[0], whole, CostModel(job).calibration)
@@ -477,7 +463,7 @@ def test_between_a_processor_and_a_gpu_only_the_loader_s_work_carries_over(
 def test_between_gpus_computing_carries_over_and_saving_does_not(tmp_path: Path) -> None:
     here = load_job(TINY, gpus=("a100-80gb",), price="1 USD/h", set_values={"compile": "off"})
     bill = bill_of(here)
-    found = search(here, bill, Machine(step=lambda _: 2.0), tmp_path, probes=3)
+    found = search(bill, Machine(step=lambda _: 2.0), tmp_path, probes=3)
     there = bill_of(load_job(TINY, gpus=("h100",), price="2 USD/h"))
     carried = transferred(
         found.rows, bill, here.offers[0], there, CostModel(here).calibration

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_worker import good
+from waiting import text_of, until
 
 from autotune.catalog.locks import LOCK_FILE, own_folder
 from autotune.probe.device import cpu
@@ -123,11 +123,8 @@ def test_no_grandchild_outlives_its_probe_even_in_a_session_of_its_own(
     told = tmp_path / "pids"
     assert run_fake(f"grandchildren:{told}").status == "ok"
     pids = [int(pid) for pid in told.read_text().split()]
-    deadline = time.monotonic() + 600
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
     assert len(pids) == 2
-    assert not any(map(alive, pids))
+    until(lambda: not any(map(alive, pids)))
 
 
 def test_nothing_is_left_in_the_folder(run_fake: Run, tmp_path: Path) -> None:
@@ -155,18 +152,13 @@ def test_a_worker_and_all_that_it_started_die_with_the_process_that_started_it(
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
-        deadline = time.monotonic() + 600
-        while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        pids = [int(pid) for pid in told.read_text().split()]
+        pids = [int(pid) for pid in text_of(told).split()]
         assert len(pids) == 2
         assert all(map(alive, pids))
     finally:
         parent.kill()
         parent.wait()
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(alive, pids))
+    until(lambda: not any(map(alive, pids)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
@@ -248,10 +240,7 @@ def test_ctrl_c_ends_the_worker_and_is_an_outcome(
     assert process.stdin is not None
     process.stdin.write(json.dumps(request_body))
     process.stdin.close()
-    deadline = time.monotonic() + 600
-    while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    pid = int(told.read_text())
+    pid = int(text_of(told))
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     assert process.stdout.read().strip() == "interrupted"

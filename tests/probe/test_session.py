@@ -8,13 +8,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import BRIEF
+from waiting import text_of
 
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
@@ -106,9 +106,7 @@ def test_a_server_that_is_killed_in_the_middle_costs_another_attempt(
     asked = Asked(tmp_path / "probing", f"once-and-tell:{flag}", request_body)
 
     def kill() -> None:
-        while not (flag.exists() and flag.read_text()):
-            time.sleep(0.01)
-        os.kill(int(flag.read_text()), signal.SIGKILL)
+        os.kill(int(text_of(flag)), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()

@@ -7,12 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import BRIEF
+from waiting import until
 
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, root_cause, unexplained
@@ -104,10 +104,7 @@ def test_no_rank_outlives_the_time_limit(run_fake: Run, tmp_path: Path) -> None:
         if all(file.exists() for file in files):
             break
     pids = [int(file.read_text()) for file in files]
-    deadline = time.monotonic() + 600
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def probe(tmp_path: Path, job: Job, offer: Offer, config: Config, **changes: Any) -> ProbeRecord:

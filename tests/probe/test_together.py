@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from commandline import typed
+from waiting import until
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import local_for
@@ -28,7 +28,7 @@ from autotune.probe.runner import Place, Runner
 from autotune.probe.together import MACHINES, OVER, TERMS, Meeting, gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
@@ -70,13 +70,6 @@ def there(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     over.set()
     thread.join()
-
-
-def until(found: Callable[[], bool], seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("text", ["", "head", "head:", ":29500", "head:x", "head:0", "head:99999"])
@@ -131,10 +124,7 @@ def test_a_follower_runs_its_own_command_once_a_probe_ends_it_with_the_folder_an
         folder.mkdir(parents=True)
         (folder / "request.json").write_text(json.dumps({"environment": {}}))
         (folder / together.CALLED).touch()
-        deadline = time.monotonic() + 120
-        while not (ran.exists() and name in ran.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert name in ran.read_text()
+        until(lambda: ran.exists() and name in ran.read_text())  # noqa: B023 - called at once
     (folder / together.CALLED).unlink()
     (tmp_path / MACHINES / OVER).write_text("enough")
     thread.join(120)

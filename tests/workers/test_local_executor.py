@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import until
 
 from autotune.app.workers.executor import LocalExecutor, WorkerJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from autotune.app.workers.executor import WorkerState
@@ -24,13 +24,6 @@ SLEEPS = "import time; time.sleep(600)"
 
 def job(folder: Path, code: str) -> WorkerJob:
     return WorkerJob((sys.executable, "-c", code), folder, "cpu")
-
-
-def until(found: Callable[[], bool], seconds: float = 600.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

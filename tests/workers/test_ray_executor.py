@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 import threading
-import time
 import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import until
 
 from autotune.app.workers import ray_cluster
 from autotune.app.workers.executor import WorkerJob
@@ -21,7 +21,7 @@ from autotune.domain.errors import InputError
 from bench.hands_on_ray import patiently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from autotune.app.workers.executor import WorkerState
@@ -154,13 +154,6 @@ def server(greeting: bytes | None) -> Iterator[int]:
         finally:
             listens.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
             thread.join()
-
-
-def until(found: Callable[[], bool], seconds: float = 600.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def state(executor: RayExecutor, name: str) -> WorkerState:

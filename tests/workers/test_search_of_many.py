@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 import optuna
 import pytest
 from simulatedmachine import TINY, Machine, options_of, search, step_of
+from waiting import until
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.figures import short
 from autotune.app.probing.plan import Ground, local_bill
 from autotune.app.probing.probe import Prober
+from autotune.app.probing.study import StudySettings
 from autotune.app.workers import lead
 from autotune.app.workers import terms as terms_of_study
 from autotune.app.workers.executor import LocalExecutor, WorkerState
 from autotune.app.workers.join import KNOWN_PROBES, LEFT, LEFT_FILE, leave, reasons, work
-from autotune.app.workers.lead import Question, probe_by_workers
+from autotune.app.workers.lead import probe_by_workers
 from autotune.app.workers.terms import checked, ground_of, terms_of
 from autotune.cli.commands.worker import worker
 from autotune.domain.errors import InputError, Interrupted
@@ -93,11 +94,11 @@ def many(
     folder: Path, hands: FakeHands | None = None, *, resume: bool = False,
     storage: str | None = None, workers: int = 2, told: list[str] | None = None,
 ) -> Probed:  # fmt: skip
-    asked = Question("cost", "calibrated", 0, folder, storage, "job", resume)
+    study = StudySettings(folder, "job", storage=storage, resume=resume)
     options = replace(options_of(Machine()), workers=workers)
     announce = (lambda _: None) if told is None else told.append
     return probe_by_workers(
-        ground(), devices.cpu(), options, asked, announce, hands or FakeHands()
+        ground(), devices.cpu(), options, study, announce, hands or FakeHands()
     )  # fmt: skip
 
 
@@ -159,11 +160,8 @@ def test_a_worker_that_is_killed_is_replaced_and_its_configuration_probed_by_ano
 
 
 def until_probed(folder: Path) -> None:
-    """Wait for the first probe, however busy the machine is."""
-    deadline = time.monotonic() + 600.0
-    while not list(folder.glob("workers/*/probes.jsonl")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    """Wait for the first probe."""
+    until(lambda: any(folder.glob("workers/*/probes.jsonl")))
 
 
 def kill_when_busy(process: subprocess.Popen[bytes], folder: Path) -> None:

@@ -8,10 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import until
 
 from autotune.app.workers import slurm
 from autotune.app.workers.executor import WorkerJob
@@ -20,7 +20,7 @@ from autotune.app.workers.slurm import SlurmExecutor
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from autotune.app.workers.executor import WorkerState
@@ -87,13 +87,6 @@ def executor(home: Path) -> Iterator[SlurmExecutor]:
 
 def job(folder: Path, code: str, device: str = "cpu", count: int = 1) -> WorkerJob:
     return WorkerJob((sys.executable, "-c", code), folder, device, count, {"WHO": "it's me"})
-
-
-def until(found: Callable[[], bool], seconds: float = 600.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def state(executor: SlurmExecutor, name: str) -> WorkerState:

@@ -11,7 +11,7 @@ from autotune.catalog.devices import find_device
 from autotune.claims.counts import adapter_counts, batch_text
 from autotune.claims.feasibility import rates_of
 from autotune.domain.statement import Span
-from autotune.domain.units import HOUR_S, format_count, format_seconds
+from autotune.domain.units import HOUR_S, format_count, format_range, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,7 +108,7 @@ def _speed(campaign: Campaign, both: Sequence[tuple[Run, RunOnOffer]]) -> str:
     share = row.mfu * implied / row.tokens_per_s
     possible = _possible(campaign, trained, implied)
     low, high = min(r.tokens_per_s for r in rows), max(r.tokens_per_s for r in rows)
-    expected = format_count(low) if low == high else f"{format_count(low)} to {format_count(high)}"
+    expected = format_range(low, high, format_count)
     return (
         f"they imply {format_count(implied)} tokens/s, {100 * share:.1f} % of the device's peak"
         f"{possible}, where {expected} tokens/s are expected"
@@ -138,14 +138,12 @@ def _speeds(campaign: Campaign, stated: StatedSection) -> Iterator[str]:
     least, most = stated.tokens_per_s
     if least <= high and low <= most:
         return
+    ranges = (stated.tokens_per_s, stated.steps_per_hour, (low, high))
+    tokens, hourly, implied = (format_range(*ends, format_count) for ends in ranges)
     yield (
-        f"{_range(least, most)} tokens/s and {_range(*stated.steps_per_hour)} steps/h disagree: "
-        f"at {format_count(a_step)} tokens a step, so many steps are {_range(low, high)} tokens/s"
+        f"{tokens} tokens/s and {hourly} steps/h disagree: "
+        f"at {format_count(a_step)} tokens a step, so many steps are {implied} tokens/s"
     )
-
-
-def _range(low: float, high: float) -> str:
-    return format_count(low) if low == high else f"{format_count(low)} to {format_count(high)}"
 
 
 def _elsewhere(campaign: Campaign, bills: Bills) -> Iterator[str]:

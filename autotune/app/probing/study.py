@@ -83,29 +83,42 @@ def check_affordable(job: Job, bill: Bill, options: ProbeOptions, objective: Obj
         check_budget(ProbeBudget(plan.seconds(), 0.0, options.seconds, "s"))
 
 
-def probe_candidates(  # noqa: PLR0913 - what a probed search is, each named
-    job: Job, bill: Bill, local: LocalDevice, options: ProbeOptions, *, objective: Objective,
-    sampler: str, seed: int, run_dir: Path, storage: str | None, job_key: str, resume: bool,
+@dataclass(frozen=True, slots=True)
+class StudySettings:
+    """How a probed search goes, and where it is kept."""
+
+    run_dir: Path
+    job_key: str
+    objective: Objective = "cost"
+    sampler: str = "calibrated"
+    seed: int = 0
+    storage: str | None = None
+    resume: bool = False
+
+
+def probe_candidates(
+    bill: Bill, local: LocalDevice, options: ProbeOptions, study: StudySettings,
     announce: Callable[[str], None],
 ) -> Probed:  # fmt: skip
     """Probe candidates of a bill whose offers all are the local device."""
     begun = time.perf_counter()
+    job, run_dir = bill.job, study.run_dir
     run_dir.mkdir(parents=True, exist_ok=True)
-    prober = Prober(job, bill, local, options, objective, run_dir, announce)
-    if resume:
+    prober = Prober(job, bill, local, options, study.objective, run_dir, announce)
+    if study.resume:
         prober.leads = True
         gather_probes(prober, run_dir)
     tell_held(prober, local)
     key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
-    prior = prior_for(bill, objective, key, run_dir, reuse=options.reuse, resume=resume)
+    prior = prior_for(bill, study.objective, key, run_dir, reuse=options.reuse, resume=study.resume)
     known = len(prober.memo.records)
     with closing(prober):
         explored = explore_measured(
-            bill, prober, objective=objective, sampler=sampler, trials=len(bill), seed=seed,
-            run_dir=run_dir, storage=storage, study_name=run_dir.name, job_key=job_key,
-            resume=resume, prior=prior.observed,
+            bill, prober, objective=study.objective, sampler=study.sampler, trials=len(bill),
+            seed=study.seed, run_dir=run_dir, storage=study.storage, study_name=run_dir.name,
+            job_key=study.job_key, resume=study.resume, prior=prior.observed,
         )  # fmt: skip
-    if resume and len(prober.memo.records) == known:
+    if study.resume and len(prober.memo.records) == known:
         announce(f"nothing more was probed: {explored.stopped_because}")
     return probed_of(prober, explored, key, prior, begun)
 

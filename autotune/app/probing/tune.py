@@ -27,7 +27,7 @@ from autotune.app.probing.plan import (
     remote_for,
     without_limits,
 )
-from autotune.app.probing.study import check_affordable, probe_candidates
+from autotune.app.probing.study import StudySettings, check_affordable, probe_candidates
 from autotune.app.runs.folder import is_run, load_record
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
@@ -144,14 +144,14 @@ def _probed(
 ) -> Probed:  # fmt: skip
     """The probes of a search: by this process, or by workers."""
     probing = options.probing or ProbeOptions()
+    study = StudySettings(
+        run_dir, key, options.objective, options.sampler, options.seed, options.storage,
+        options.resume,
+    )  # fmt: skip
     if probing.workers is not None:
-        from autotune.app.workers.lead import Question, probe_by_workers
+        from autotune.app.workers.lead import probe_by_workers
 
-        asked = Question(
-            options.objective, options.sampler, options.seed, run_dir, options.storage, key,
-            options.resume,
-        )  # fmt: skip
-        return probe_by_workers(ground, local, probing, asked, progress)
+        return probe_by_workers(ground, local, probing, study, progress)
     count = max(offer.per_node for offer in ground.offers)
     groups = groups_here(ground.offer, local, count)
     with ExitStack() as held:
@@ -161,11 +161,7 @@ def _probed(
 
             terms = together_terms(ground.offer.device.name)
             held.enter_context(gathered(run_dir, probing.meeting, terms, progress))
-        return probe_candidates(
-            ground.job, ground.bill, group[0], probing, objective=options.objective,
-            sampler=options.sampler, seed=options.seed, run_dir=run_dir,
-            storage=options.storage, job_key=key, resume=options.resume, announce=progress,
-        )  # fmt: skip
+        return probe_candidates(ground.bill, group[0], probing, study, progress)
 
 
 def _resumed(options: Options, run_dir: Path) -> str:

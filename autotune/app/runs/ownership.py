@@ -28,7 +28,14 @@ from autotune.app.runs.folder import (
     usable,
 )
 from autotune.catalog.files import is_scratch, write_new, write_whole
-from autotune.catalog.locks import LOCK_FILE, Lock, NoLocks, take
+from autotune.catalog.locks import (
+    LOCK_FILE,
+    Lock,
+    NoLocks,
+    has_no_locks,
+    is_held_elsewhere,
+    take,
+)
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 from autotune.domain.paths import near, whole
 from autotune.domain.secrets import without_secrets
@@ -104,8 +111,7 @@ def _named(asked: Identity, folder: Path, *, resume: bool) -> _Held:
         except FileNotFoundError:  # its owner was refused a moment ago, and took it away
             lock = _made_and_locked(asked, folder, resume=resume)
     if lock is None:
-        msg = f"{near(folder)} is in use by another process"
-        raise InputError(msg, "wait for it to end, or choose another --run")
+        raise is_held_elsewhere(folder)
     return _begun(asked, folder, lock, resume=resume)
 
 
@@ -136,9 +142,7 @@ def _lock(folder: Path) -> Lock | None:
     try:
         return take(folder / LOCK_FILE)
     except NoLocks as error:
-        msg = f"{near(folder)} cannot be locked by one process: {error.strerror}"
-        hint = "choose a folder on a local disk with --run, or mount this one with locks"
-        raise InputError(msg, hint) from None
+        raise has_no_locks(folder, error) from None
 
 
 def new_run_dir(job: Job, now: datetime | None = None) -> Path:

@@ -40,15 +40,13 @@ from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from autotune.app.probing.plan import Ground, ProbeOptions
-    from autotune.app.probing.study import Probed
+    from autotune.app.probing.study import Probed, StudySettings
     from autotune.app.workers.executor import Executor, WorkerState
     from autotune.cost.bill import Bill
     from autotune.probe.device import LocalDevice
     from autotune.search.measured.joining import Led
-    from autotune.search.selection import Objective
 
 WAITING_S = 60.0  # that nobody probes, before that is said; then twice as long
 LOOK_S = 0.1
@@ -66,20 +64,6 @@ class Pace:
 
     poll_s: float = 0.5
     quiet_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a search: of the job, and where it is kept."""
-
-    objective: Objective
-    sampler: str
-    seed: int
-    run_dir: Path
-    storage: str | None
-    job_key: str
-    resume: bool
-    pace: Pace = Pace()
 
 
 def executor_of(options: ProbeOptions) -> Executor:
@@ -101,26 +85,26 @@ def executor_of(options: ProbeOptions) -> Executor:
 
 
 def probe_by_workers(
-    ground: Ground, local: LocalDevice, options: ProbeOptions, asked: Question,
-    announce: Callable[[str], None], executor: Executor | None = None,
+    ground: Ground, local: LocalDevice, options: ProbeOptions, study: StudySettings,
+    announce: Callable[[str], None], executor: Executor | None = None, pace: Pace | None = None,
 ) -> Probed:  # fmt: skip
     """Probe the candidates of a bill by several workers."""
     begun = time.perf_counter()
-    run_dir, bill = asked.run_dir, ground.bill
+    run_dir, bill = study.run_dir, ground.bill
     run_dir.mkdir(parents=True, exist_ok=True)
-    prober = Prober(ground.job, bill, local, options, asked.objective, run_dir, announce)
+    prober = Prober(ground.job, bill, local, options, study.objective, run_dir, announce)
     prober.leads = True
     key = prior_key(ground.job, local, prober.fingerprint, prober.memo.versions)
-    prior = prior_for(bill, asked.objective, key, run_dir, reuse=options.reuse, resume=asked.resume)
+    prior = prior_for(bill, study.objective, key, run_dir, reuse=options.reuse, resume=study.resume)
     kept = run_dir / PRIOR_FILE
     terms = terms_of(
-        ground, options, objective=asked.objective, sampler=asked.sampler, seed=asked.seed,
-        job_key=asked.job_key, prior=kept.read_text(encoding="utf-8") if kept.exists() else None,
+        ground, options, objective=study.objective, sampler=study.sampler, seed=study.seed,
+        job_key=study.job_key, prior=kept.read_text(encoding="utf-8") if kept.exists() else None,
     )  # fmt: skip
-    search = SharedSearch(bill, asked.objective, asked.sampler, asked.seed, prior.observed)
-    place = Place(run_dir, asked.storage, run_dir.name, asked.job_key)
+    search = SharedSearch(bill, study.objective, study.sampler, study.seed, prior.observed)
+    place = Place(run_dir, study.storage, run_dir.name, study.job_key)
     with leading(
-        search, place, terms, resume=asked.resume,
+        search, place, terms, resume=study.resume,
         made=lambda: as_told(probes_of_workers(run_dir)), tell=announce,
     ) as led:  # fmt: skip
         for folder in run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBING_FOLDER}"):
@@ -134,7 +118,7 @@ def probe_by_workers(
             _say_turns(ground, local, options, announce)
             news = News(announce, " ".join(joined_by(place)), waits=not crew.count)
             left = partial(reasons, led.shared, run_dir, terms)
-            end = _followed(led, search, prober, crew, news, asked.pace, left)
+            end = _followed(led, search, prober, crew, news, pace or Pace(), left)
             crew.let_leave()
         finally:
             crew.executor.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.domain.units import MB, format_count, format_seconds
+from autotune.domain.units import MB, format_count, format_range, format_seconds
 from autotune.report.layout.blocks import (
     Block,
     Commands,
@@ -175,8 +175,7 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _range(values: Sequence[float], show: Callable[[float], str]) -> str:
-    low, high = show(min(values)), show(max(values))
-    return low if low == high else f"{low} to {high}"
+    return format_range(min(values), max(values), show)
 
 
 LEARN_REPORT = Report(learned_sections, learned_csv)

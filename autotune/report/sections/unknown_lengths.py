@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.units import format_count, format_seconds, format_usd
+from autotune.domain.units import format_count, format_range, format_seconds, format_usd
 from autotune.report.layout.blocks import Paragraph
 from autotune.report.sections.limits import stated_limits
 
@@ -41,9 +41,8 @@ def range_phrase(row: Row, short: ShortRows | None, job: JobPayload) -> str:
 def range_cell(row: Mapping[str, Any], short: ShortRows | None, what: str) -> str:
     """Both ends of one figure: "2.1 h to 24.1 h"; what: duration_s or cost_usd."""
     show = format_seconds if what == "duration_s" else format_usd
-    most = show(row[what]["p50"])
-    least = show(short[what]["p50"]) if short else ""
-    return f"{least} to {most}" if least and least != most else most
+    most = row[what]["p50"]
+    return format_range(short[what]["p50"] if short else most, most, show)
 
 
 def settling(

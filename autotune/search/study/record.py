@@ -15,7 +15,14 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from autotune.catalog.files import append_synced, write_whole
-from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, is_held
+from autotune.catalog.locks import (
+    LOCK_FILE,
+    NoLocks,
+    has_no_locks,
+    hold,
+    is_held,
+    is_held_elsewhere,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.frozen import dataclass
@@ -187,12 +194,9 @@ class TrialLog:
         try:
             ours = hold(self._file.fileno(), self.path)
         except NoLocks as error:
-            msg = f"{near(run_dir)} cannot be locked by one process: {error.strerror}"
-            hint = "choose a folder on a local disk with --run, or mount this one with locks"
-            raise InputError(msg, hint) from None
+            raise has_no_locks(run_dir, error) from None
         if not ours:
-            msg = f"{near(run_dir)} is in use by another process"
-            raise InputError(msg, "wait for it to end, or choose another --run")
+            raise is_held_elsewhere(run_dir)
 
     def _continue(self, run_dir: Path, *, resume: bool) -> None:
         """Finished trials are never started over by accident."""
