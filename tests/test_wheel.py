@@ -81,8 +81,6 @@ def test_the_search_for_such_words_finds_them(tmp_path: Path) -> None:
 def test_the_addresses_of_the_package_are_those_of_the_clone(remote: str, page: str) -> None:
     pytest.importorskip("hatchling", reason="needs hatchling, which requirements/test.txt has")
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
     assert hook.address(remote) == page

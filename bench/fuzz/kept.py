@@ -56,6 +56,13 @@ READ_OF_RUN = (
 )  # fmt: skip
 
 
+def _type_words(folder: Path) -> None:
+    """Type the command that was drawn beside the runs and the home of the folder."""
+    words = json.loads((folder / "words.json").read_text())
+    with environment(AUTOTUNE_RUNS=str(folder / "runs"), AUTOTUNE_HOME=str(folder / "home")):
+        typed(*words)
+
+
 @reader
 def _run_folders() -> Reader:
     seed = _run()
@@ -70,12 +77,7 @@ def _run_folders() -> Reader:
         (folder / "words.json").write_text(json.dumps([places.get(each, each) for each in words]))
         return f"{' '.join(words)} | {said}"
 
-    def read(folder: Path) -> None:
-        words = json.loads((folder / "words.json").read_text())
-        with environment(AUTOTUNE_RUNS=str(folder / "runs"), AUTOTUNE_HOME=str(folder / "home")):
-            typed(*words)
-
-    return Reader("run folders", draw, read, 0.8)
+    return Reader("run folders", draw, _type_words, 0.8)
 
 
 @cache
@@ -109,12 +111,7 @@ def _homes() -> Reader:
         (folder / "words.json").write_text(json.dumps(words))
         return f"{' '.join(words)} | {said}"
 
-    def read(folder: Path) -> None:
-        words = json.loads((folder / "words.json").read_text())
-        with environment(AUTOTUNE_HOME=str(folder / "home"), AUTOTUNE_RUNS=str(folder / "runs")):
-            typed(*words)
-
-    return Reader("homes", draw, read, 0.8)
+    return Reader("homes", draw, _type_words, 0.8)
 
 
 @reader

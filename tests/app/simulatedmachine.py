@@ -103,5 +103,23 @@ def search(
     )
 
 
+def search_in_pieces(
+    bill: Bill, folder: Path, machine: Callable[[int], Machine], **changes: Any
+) -> int:
+    """Search and resume what is killed, at most forty times: how often it was. machine: of each."""
+    for kills in range(40):
+        try:
+            search(bill, machine(kills), folder, resume=kills > 0, **changes)
+        except Killed:
+            continue
+        return kills
+    raise AssertionError(folder)
+
+
+def dies_before_the_second(number: int, when: str) -> None:
+    if number == 1 and when == "before":
+        raise Killed
+
+
 def sequence(folder: Path) -> list[tuple[str, str]]:
     return [(record.key, record.role) for record in read_records(folder / PROBES_FILE)]

@@ -90,7 +90,6 @@ def test_the_search_neither_takes_nor_offers_another_variant() -> None:
 def test_dora_never_runs_under_zero_3() -> None:
     job = resolve_spec(spec({"variant": "dora"}, hardware=[{"gpu": "l40s", "count": 4}]), Path())
     found = tune(job)
-    assert found.best is not None
     assert found.best.config.sharding != "zero3"
     locked = spec(
         {"variant": "dora"}, hardware=[{"gpu": "l40s", "count": 4}], lock={"sharding": "zero3"}

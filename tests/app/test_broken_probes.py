@@ -47,7 +47,6 @@ def test_what_broke_here_is_not_offered_beside_the_pick(job: Job, tmp_path: Path
     machine = Machine(status=lambda c, _: "crash" if c["precision"] == "fp32" else "ok")
     probing = options_of(machine, probes=8)
     answer = tune(job, Options(score="probe", run_dir=tmp_path / "run", probing=probing))
-    assert answer.best is not None
     assert any(run.status == "crash" for run in answer.probed)
     assert answer.best.config.precision == "bf16"
     assert answer.reasons["precision"] == BROKE

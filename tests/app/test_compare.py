@@ -58,7 +58,6 @@ def test_each_row_is_what_tune_finds_on_that_machine_alone(job: Job) -> None:
     unseen = replace(job, evidence=(), today=None)
     for row in compared(unseen).rows:
         alone = tune(replace(unseen, offers=(row.row.offer,)), options).best
-        assert alone is not None
         assert alone.config == row.row.config
         assert alone.cost_usd.p50 == pytest.approx(row.row.cost_usd.p50)
 
@@ -77,8 +76,6 @@ def test_rows_are_cheapest_first_and_what_does_not_fit_is_named(found: Compariso
 def test_the_cheapest_of_all_is_what_tune_picks_over_all(job: Job, found: Comparison) -> None:
     free = replace(job, limits=replace(job.limits, deadline_s=None, budget_usd=None))
     best = tune(free, Options(dry_run=True, fidelity="formula", trials=1)).best
-    assert best is not None
-    assert found.cheapest is not None
     assert best.offer.label == found.cheapest.row.offer.label
 
 
@@ -108,7 +105,6 @@ def test_a_row_is_the_cheapest_just_below_its_flip_price_and_not_just_above(
                 for o in job.offers
             )
             again = compared(replace(job, offers=offers)).cheapest
-            assert again is not None
             assert (again.row.offer.label == row.row.offer.label) is wins
 
 
@@ -161,11 +157,9 @@ def test_the_exit_code_is_that_of_tune(job: Job) -> None:
 
 def test_the_best_within_the_deadline_respects_it(job: Job, found: Comparison) -> None:
     fastest = found.fastest
-    assert fastest is not None
     limit = 1.01 * held_with(fastest.row.duration_s, job.limits.confidence)
     limits = replace(job.limits, deadline_s=limit, budget_usd=None)
     within = compared(replace(job, limits=limits)).within
-    assert within is not None
     assert held_with(within.row.duration_s, job.limits.confidence) <= limit
 
 
@@ -210,7 +204,6 @@ def test_at_its_break_even_rate_a_spot_offer_costs_what_on_demand_costs() -> Non
     found = compared(load_job(H100, gpus=["h100-sxm@3.00USD/h"], spot=True))
     row = next(row for row in found.rows if row.row.offer.spot)
     terms = row.spot
-    assert terms is not None
     assert terms.break_even_per_day is not None
     assert terms.break_even_per_day > terms.interruptions_per_day
     for factor, cheaper in ((0.9, True), (1.1, False)):
@@ -242,7 +235,6 @@ def test_spot_is_held_against_the_best_config_on_demand_not_against_its_own(tmp_
     held = row_on(price=f"{price.usd_per_hour} USD/h")
     often, seldom = (row.row.config.checkpoint_every_steps for row in (spot, held))
     assert often < seldom / 10  # a minute between interruptions is no config for on demand
-    assert spot.spot is not None
     assert spot.spot.on_demand_usd == pytest.approx(held.row.cost_usd.p50)
     assert spot.row.cost_usd.p50 < spot.spot.on_demand_usd  # saves are cheap, and so is the hour
     assert spot.spot.break_even_per_day is None
@@ -291,7 +283,6 @@ def test_a_purchase_that_cannot_be_spread_is_refused(
 def test_todays_config_stays_on_its_own_machine_among_many() -> None:
     job = load_job(H100, gpus=["l40s", "h100-sxm", "t4"])
     answer = tune(job, Options(dry_run=True, fidelity="formula", trials=1))
-    assert answer.today is not None
     assert answer.today.offer.device.name == "h100-sxm"
 
 

@@ -40,7 +40,6 @@ def test_a_config_is_found_where_repositories_keep_it(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(ZERO))
     job = named(tmp_path, stated)
-    assert job.today is not None
     assert (job.today.sharding, job.today.offload) == ("zero2", "optimizer")
     assert any(each.key == "read beside the file" for each in job.assumed)
     assert not job.origin or not job.origin.uncounted
@@ -64,9 +63,7 @@ def test_a_config_that_is_nowhere_is_counted_by_its_name_and_said_first(
     tmp_path: Path, stated: str, sharding: str
 ) -> None:
     job = named(tmp_path, stated)
-    assert job.today is not None
     assert (job.today.sharding, job.today.offload) == (sharding, "none")
-    assert job.origin is not None
     (told,) = job.origin.uncounted
     assert told.key == "deepspeed"
     assert "--beside" in told.why
@@ -86,5 +83,4 @@ def test_a_config_that_is_nowhere_and_whose_name_says_too_little_is_asked_for(
 def test_a_config_that_is_given_stands_for_the_one_that_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text(json.dumps(ZERO))
     job = named(tmp_path, "nowhere/ds.json", (str(tmp_path / "mine.json"),))
-    assert job.today is not None
     assert job.today.offload == "optimizer"

@@ -47,7 +47,6 @@ def test_fp32_weights_and_states_are_priced_beside_the_answer(tmp_path: Path) ->
     wide = next(each for each in answer.sensitivities if each.key == "method.base")
     assert wide.value == "32bit"
     changed = tune(load_job(path_of(tmp_path), set_values={"method.base": "32bit"}), options).best
-    assert changed is not None
     assert wide.duration_s == pytest.approx(changed.duration_s.p50, rel=2e-3)
 
 

@@ -93,16 +93,13 @@ def test_an_evaluation_reads_what_is_held_out_when_the_file_schedules_one(tmp_pa
     held_out = "val_set_size: 0.1\n"
     assert read(tmp_path, "axolotl.yml", held_out).evaluation is None  # axolotl then never does
     job = read(tmp_path, "axolotl.yml", held_out + "evals_per_epoch: 3\n")
-    assert job.evaluation is not None
     assert (job.evaluation.rows, job.evaluation.every_steps) == (100, 300)
     other = read(tmp_path, "train.py", **{"evaluation.rows": "7"})
-    assert other.evaluation is not None
     assert other.evaluation.rows == 7
 
 
 def test_swift_evaluates_what_it_holds_out_at_every_save(tmp_path: Path) -> None:
     job = read(tmp_path, "swift", " --split_dataset_ratio 0.1 --save_steps 20")
-    assert job.evaluation is not None
     assert (job.evaluation.rows, job.evaluation.every_steps) == (100, 20)
 
 
@@ -178,7 +175,6 @@ def test_saves_by_the_epoch_stand_among_the_rows_that_are_counted(
     path.write_text(FILES[name] + text, encoding="utf-8")
     job = load_jobs(path, Overrides(("h100",), stated={"data.dataset": str(rows)}))[0].job
     every = 20 if name == "axolotl.yml" else 40
-    assert job.today is not None
     assert (job.rows, job.today.checkpoint_every_steps) == (40, every)
     assert job.lock["checkpoint_every_steps"] == every
 
@@ -194,12 +190,10 @@ def test_an_evaluation_before_the_first_step_is_one_more(
 ) -> None:
     """800 rows in batches of 1, an evaluation every 200 steps."""
     job = read(tmp_path, name, text)
-    assert job.evaluation is not None
     assert (job.evaluation.at_start, job.evaluation.rows, job.steps) == (True, 200, 800)
     assert job.evaluation.times(job.steps) == 5
     assert list(evaluations(job, np.array([800.0, 400.0]))) == [5.0, 3.0]
     later = read(tmp_path, name, text, **{"evaluation.at_start": "false"})
-    assert later.evaluation is not None
     assert later.evaluation.times(later.steps) == 4
     for each in (job, later):
         assert each.today is not None
@@ -227,7 +221,6 @@ def test_litgpt_evaluates_so_many_batches_of_what_it_holds_out(
     path.write_text(LITGPT + text, encoding="utf-8")
     job = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
     assert (job.rows, job.steps) == (800, 100)
-    assert job.evaluation is not None
     assert (job.evaluation.rows, job.evaluation.every_steps) == (rows, 25)
     path.write_text(LITGPT.replace("0.2", "0.0") + text, encoding="utf-8")
     plain = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job

@@ -56,7 +56,6 @@ def test_the_words_before_the_script_say_how_many_devices(launcher: str, devices
 ])  # fmt: skip
 def test_flags_of_accelerate_launch_say_the_sharding(launcher: str, sharding: str) -> None:
     job = job_of(f"accelerate launch --num_processes 2 {launcher} {FLAGS}")
-    assert job.today is not None
     assert job.today.sharding == sharding
 
 
@@ -115,7 +114,6 @@ def test_the_file_that_a_command_names_is_the_job(command: str) -> None:
     assert (found.global_batch_size, found.epochs, found.max_length, found.method) == (
         direct.global_batch_size, direct.epochs, direct.max_length, direct.method,
     )  # fmt: skip
-    assert found.origin is not None
     assert found.origin.path == str(OWN / name)
 
 
@@ -135,7 +133,6 @@ def test_dotted_flags_are_read_and_given_back() -> None:
     command = "litgpt finetune_lora Qwen/Qwen2.5-7B --train.micro_batch_size 2 --train.epochs 1"
     job = job_of(command)
     assert (job.global_batch_size, job.epochs, job.method.rank) == (16, 1.0, 8)
-    assert job.today is not None
     config = job.today.with_knobs(micro_batch_size=4, gradient_accumulation_steps=4)
     text = patched("same", job, job.offers[0], config).text
     assert text.startswith(command.replace("micro_batch_size 2", "micro_batch_size 4"))
@@ -184,7 +181,6 @@ def test_machines_that_a_variable_counts(tmp_path: Path, lines: str, nodes: int)
     path.write_text(f"#!/bin/bash\n{lines}\ntorchrun --nnodes $NODES --nproc_per_node 2 {FLAGS}\n")
     job = load_jobs(path, Overrides(gpus=("h100-sxm",), stated={"data.rows": 1000}))[0].job
     assert job.global_batch_size == 8 * 2 * (nodes or 1)
-    assert job.origin is not None
     assert [each.key for each in job.origin.uncounted] == ([] if nodes else ["machines"])
 
 

@@ -25,7 +25,6 @@ def test_every_key_of_the_whole_job_file_is_understood(tmp_path: Path) -> None:
     assert job.lengths.known
     assert job.lengths.maximum == 1024
     assert (job.storage, job.padding, job.pretokenized) == ("network", "longest", False)
-    assert job.evaluation is not None
     assert (job.evaluation.rows, job.evaluation.every_steps) == (500, 2000)
     offer = job.offers[0]
     assert (offer.device.name, offer.count, offer.usd_per_hour) == ("h100-sxm", 1, 2.50)
@@ -36,7 +35,6 @@ def test_every_key_of_the_whole_job_file_is_understood(tmp_path: Path) -> None:
     assert job.limits.max_lost_work_s == 1800.0
     assert job.lock == {"precision": "bf16"}
     assert job.allow == ("length_grouping",)
-    assert job.today is not None
     assert (job.today.micro_batch_size, job.today.gradient_accumulation_steps) == (4, 2)
     assert job.today.checkpoint_every_steps == 1000
     (seen,) = job.evidence

@@ -193,7 +193,6 @@ def test_forty_facts_that_eight_processes_measured_at_once_are_all_kept() -> Non
 
     assert at_once(keep) == ["kept"] * PROCESSES
     known, damage = kept.read(kept.store_of(cpu()))
-    assert known is not None
     assert (len(known.facts), damage) == (PROCESSES * EACH, "")
 
 

@@ -63,7 +63,6 @@ def test_what_bounds_a_measured_run_is_the_largest_part_of_its_measured_bill(
     answers: dict[str, Recommendation], name: str
 ) -> None:
     best = answers[name].best
-    assert best is not None
     assert best.time_s.train > 0.8 * best.time_s.total
     assert best.bound_by == best.step_bound != "startup"
 
@@ -73,7 +72,6 @@ def test_the_time_that_all_steps_are_said_to_take_is_that_of_the_bill(
     answers: dict[str, Recommendation], name: str
 ) -> None:
     best = answers[name].best
-    assert best is not None
     steps = format_seconds(best.time_s.train + best.time_s.data_wait)
     why = answers[name].reasons["checkpoint_every_steps"]
     assert why == f"one save, at the end: all steps take {steps}"
@@ -94,7 +92,6 @@ def test_what_a_pass_less_saves_is_its_share_of_the_measured_steps(
     answers: dict[str, Recommendation],
 ) -> None:
     best = answers["free"].best
-    assert best is not None
     one = next(s for s in answers["free"].sensitivities if s.key == "train.epochs")
     each_epoch = (best.time_s.train + best.time_s.data_wait + best.time_s.evaluation) / 2
     assert one.saved_s == pytest.approx(each_epoch, rel=0.05)
@@ -115,10 +112,7 @@ def test_today_stands_beside_a_measured_pick_under_what_the_probes_taught(
 ) -> None:
     """By the plain model today would take a tenth of what the machine needs."""
     found = answers["today"]
-    assert found.today is not None
-    assert found.best is not None
     assert found.today.step_time_s > found.best.step_time_s
-    assert found.journey is not None
     fall = found.journey.waterfall
     assert fall.start_s == pytest.approx(found.today.duration_s.p50)
     assert fall.end_s == pytest.approx(found.best.duration_s.p50)
@@ -133,12 +127,9 @@ def test_a_config_of_today_that_was_probed_is_said_as_it_was_measured(tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
         first = tune(job, Options(run_dir=tmp_path / "model")).best
-        assert first is not None
         job = replace(job, today=first.config.with_knobs(checkpoint_every_steps=10))
         options = options_of(Machine(step=lambda _: 3.0), probes=1)
         found = tune(job, Options(score="probe", run_dir=tmp_path / "run", probing=options))
-    assert found.best is not None
-    assert found.today is not None
     assert found.today.basis == "measured"
     assert found.today.step_time_s == found.best.step_time_s == pytest.approx(3.0)
     assert found.today.config.checkpoint_every_steps == 10

@@ -81,7 +81,6 @@ def test_every_label_that_is_printed_can_be_typed(name: str, count: int, spot: b
 @given(st.sampled_from(sorted(instance_names())), st.booleans())
 def test_every_label_of_an_instance_can_be_typed(name: str, spot: bool) -> None:
     instance = find_instance(name)
-    assert instance is not None
     device = find_device(instance.device)
     host = default_host(instance.count, device)
     label = Offer(device, instance.count, 1.0, host, "", spot=spot, instance=instance.label).label

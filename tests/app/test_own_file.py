@@ -43,7 +43,6 @@ def loaded(path: Path) -> Job:
 
 
 def changed(job: Job, **knobs: Any) -> Config:
-    assert job.today is not None
     return job.today.with_knobs(**{"compile": "default", **knobs})
 
 
@@ -140,7 +139,6 @@ def test_line_ends_and_byte_order_mark_stay(path: Path, mark: bytes, ending: str
     before = mark + AXOLOTL.replace("\n", ending).encode()
     path.write_bytes(before)
     job = loaded(path)
-    assert job.origin is not None
     replace_in_place(patched(job), str(path), job.origin.text)
     after = path.read_bytes()
     assert after.startswith(mark)
@@ -274,7 +272,6 @@ def test_run_sh_of_ones_own_file_starts_where_its_relative_paths_start(
     assert "data/rows.jsonl" in (project / "configs" / "axolotl.yml").read_text()
     monkeypatch.chdir(project)
     found = answered(loaded(Path("configs/axolotl.yml")), Path("run"))
-    assert found.job.origin is not None
     assert found.job.origin.path == str(project / "configs" / "axolotl.yml")
     assert run_there(project / "run", tmp_path, "axolotl").startswith(f"in {project} ")
     monkeypatch.chdir(tmp_path)

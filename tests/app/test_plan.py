@@ -63,7 +63,6 @@ def test_stated_hours_are_taken_as_they_are(tmp_path: Path) -> None:
     total = found.offers[0]
     assert total.duration_s.p50 == pytest.approx((6 + 0.5 + 0.75) * 3600)
     assert total.cost_usd.p50 == pytest.approx(7.25 * 0.50)
-    assert found.schedule is not None
     assert found.schedule.makespan_s == pytest.approx(7.25 * 3600)
     assert found.longest_chain_s == pytest.approx(3.25 * 3600)
     assert exit_status(found) == 0
@@ -108,7 +107,6 @@ def test_every_run_has_the_best_config_that_tune_finds_for_it(tmp_path: Path) ->
     found = planned(tmp_path, MODELLED)
     campaign = load_campaign(tmp_path / "campaign.yaml")
     best = tune(campaign.jobs[0], Options(fidelity="formula", dry_run=True, trials=1)).best
-    assert best is not None
     rows = [on.row for on in found.runs[0].on]
     same = next(row for row in rows if row is not None and row.offer == best.offer)
     assert (same.config, same.cost_usd) == (best.config, best.cost_usd)
@@ -116,7 +114,6 @@ def test_every_run_has_the_best_config_that_tune_finds_for_it(tmp_path: Path) ->
 
 def test_early_stopping_shortens_what_grows_with_the_steps_only(tmp_path: Path) -> None:
     short = planned(tmp_path, MODELLED).runs[2].on[0]
-    assert short.row is not None
     assert 0.5 * short.full_s < short.duration_s.p50 < short.full_s
     once = short.full_s - 2 * (short.full_s - short.duration_s.p50)
     parts = short.row.time_s
@@ -126,7 +123,6 @@ def test_early_stopping_shortens_what_grows_with_the_steps_only(tmp_path: Path) 
 def test_stages_start_anew_each_time(tmp_path: Path) -> None:
     found = planned(tmp_path, MODELLED)
     staged, row = found.runs[3].on[0], found.runs[3].on[0].row
-    assert row is not None
     assert row.steps == 200
     assert staged.duration_s.p50 == pytest.approx(3 * row.duration_s.p50)
 
@@ -154,8 +150,6 @@ def test_doubling_every_price_doubles_every_cost_and_changes_no_pick(
     assert once.machine == twice.machine
     for a, b in zip(once.runs, twice.runs, strict=True):
         for x, y in zip(a.on, b.on, strict=True):
-            assert x.row is not None
-            assert y.row is not None
             assert x.row.config == y.row.config
             assert y.cost_usd.p50 == pytest.approx(2 * x.cost_usd.p50)
     assert once.schedule == twice.schedule
@@ -210,8 +204,6 @@ runs: [{name: a, repeat: 4}]
 """
     found = planned(tmp_path, text, parallel=2)
     assert found.sharing.launch_bound == ("a",)
-    assert found.sharing.schedule is not None
-    assert found.schedule is not None
     assert found.sharing.schedule.makespan_s < found.schedule.makespan_s
     assert planned(tmp_path, text, parallel=2, share=True).schedule == found.sharing.schedule
     few = planned(tmp_path, text.replace("cores: 16", "cores: 1"), parallel=2)
@@ -246,7 +238,6 @@ def test_a_budget_says_how_likely_the_runs_it_keeps_stay_within_it(
     whole = planned(tmp_path, MODELLED)
     total = whole.offers[whole.machine].cost_usd
     found = planned(tmp_path, MODELLED, budget=f"{held_with(total, sure):.6f} USD")
-    assert found.subset is not None
     assert not found.subset.left_out
     told = found.budget_probability
     assert told == pytest.approx(sure, abs=0.01)
@@ -279,7 +270,6 @@ def test_what_a_budget_keeps_stays_within_it_with_the_asked_probability(
     total = whole.offers[whole.machine]
     middle = total.cost_usd.p50 if unit == "USD" else total.duration_s.p50 / 3600
     found = planned(tmp_path, text, budget=f"{middle:.6f} {unit}")
-    assert found.subset is not None
     assert found.subset.left_out  # all of them would stay within it with 5 chances in 10
     assert found.budget_probability is not None
     assert found.budget_probability >= sure
@@ -290,16 +280,13 @@ def test_what_a_budget_keeps_stays_within_it_with_the_asked_probability(
 
 def test_a_deadline_says_how_likely_it_is_kept_and_on_how_many_machines(tmp_path: Path) -> None:
     open_end = planned(tmp_path, MODELLED).schedule
-    assert open_end is not None
     kept = planned(tmp_path, MODELLED, deadline=f"{open_end.makespan_s * 9:.0f}s")
-    assert kept.deadline is not None
     assert kept.deadline.odds.kept
     assert exit_status(kept) == 0
     assert f"kept with {chances(kept.deadline.odds.probability)}" in " ".join(
         PLAN_REPORT.text(plan_payload(kept)).split()
     )
     half = planned(tmp_path, MODELLED, deadline=f"{open_end.makespan_s:.3f}s")
-    assert half.deadline is not None
     assert half.deadline.odds.probability == pytest.approx(0.5, abs=0.02)
     assert not half.deadline.odds.kept
     assert exit_status(half) == 4
@@ -314,7 +301,6 @@ def test_a_deadline_says_how_likely_it_is_kept_and_on_how_many_machines(tmp_path
 
 def test_no_number_of_machines_shortens_the_longest_run(tmp_path: Path) -> None:
     found = planned(tmp_path, MODELLED, deadline="1s")
-    assert found.deadline is not None
     assert found.deadline.enough_machines is None
     shown = " ".join(PLAN_REPORT.text(plan_payload(found)).split())
     assert "More machines of this kind would not keep it" in shown
@@ -325,7 +311,6 @@ def test_the_machine_that_keeps_the_deadline_is_planned_on(tmp_path: Path) -> No
     text = re.sub(r"hardware: .*", f"hardware: [{cheap}, {fast}]", MODELLED)
     slow = planned(tmp_path, text)
     assert slow.offers[slow.machine].offer.device.name == "t4"
-    assert slow.schedule is not None
     found = planned(tmp_path, text, deadline=f"{slow.schedule.makespan_s:.0f}s")
     assert found.offers[found.machine].offer.device.name == "h100-sxm"
     assert exit_status(found) == 0

@@ -39,7 +39,6 @@ def tuned_on(folder: Path, hardware: str, model: str = LLAMA_8B, limits: str = "
     path = folder / "job.yaml"
     path.write_text(f"hardware: {hardware}\n{KEYS.format(model=model, limits=limits)}")
     best = tune(load_job(path), OPTIONS).best
-    assert best is not None
     return best.offer.label
 
 
@@ -85,7 +84,6 @@ def test_a_plan_opens_what_only_costs_time_where_nothing_else_fits(tmp_path: Pat
     assert not chosen.missing
     assert chosen.offer.label == tuned_on(tmp_path, hardware, LLAMA_70B)
     row = found.runs[0].on[found.machine].row
-    assert row is not None
     assert row.config.offload != "none"
     (told,) = (note for note in found.warnings if "was opened" in note)
     assert isinstance(told, Decisive)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from simulatedmachine import TINY, Killed, Machine, bill_of, search, sequence, step_of
+from simulatedmachine import (
+    TINY,
+    Machine,
+    bill_of,
+    dies_before_the_second,
+    search,
+    search_in_pieces,
+    sequence,
+    step_of,
+)
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import offers_here
@@ -98,19 +107,9 @@ def test_killed_between_any_two_probes_the_front_goes_on_with_the_same_ones(
     bill: Bill, tmp_path: Path
 ) -> None:
     search(bill, Machine(step=step), tmp_path / "straight")
-
-    def dies(number: int, when: str) -> None:
-        if number == 1 and when == "before":
-            raise Killed
-
-    kills = 0
-    for _ in range(30):
-        try:
-            machine = Machine(step=step, dies=dies)
-            search(bill, machine, tmp_path / "pieces", resume=kills > 0)
-            break
-        except Killed:
-            kills += 1
+    kills = search_in_pieces(
+        bill, tmp_path / "pieces", lambda _: Machine(step, dies_before_the_second)
+    )
     assert sequence(tmp_path / "pieces") == sequence(tmp_path / "straight")
     assert kills == len(sequence(tmp_path / "straight")) - 1
 

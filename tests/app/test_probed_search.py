@@ -404,9 +404,8 @@ def test_a_model_that_cannot_be_held_is_measured_at_two_depths_and_the_answer_sa
     bill = bill_of(job)
     small = bill.with_memory(usable_bytes=bill.usable_bytes * 0 + 5e8)
     machine = Machine()
-    found = search(job, small, machine, tmp_path, probes=3)
+    found = search(small, machine, tmp_path, probes=3)
     depths = two_depths(job)
-    assert depths is not None
     assert {request["num_layers"] for request in machine.asked} == set(depths)
     assert found.explored.pick is None, "100 layers were extrapolated beyond 5e8 bytes"
     said = f"{depths[0]} and {depths[1]} of its 100 layers"

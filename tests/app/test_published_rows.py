@@ -77,7 +77,6 @@ def test_a_trainers_file_that_names_a_common_data_set_needs_no_rows() -> None:
     trained = 52_002 - 2_601  # val_set_size: 0.05
     assert (job.rows, job.lengths.basis, job.max_length) == (trained, "published", 2048)
     assert job.lengths.mean < 150
-    assert job.today is not None
     assert job.today.checkpoint_every_steps == 6176, "once an epoch of 49,401 rows at 8"
 
 

@@ -30,7 +30,6 @@ def test_compare_takes_a_file_or_a_job_and_gives_the_rows_cheapest_first() -> No
     costs = [row.row.cost_usd.p50 for row in found.rows]
     assert costs == sorted(costs)
     assert found.cheapest is found.rows[0]
-    assert found.fastest is not None
     assert found.fastest.row.offer.device.name == "a100-sxm4-40gb"
     assert isinstance(found, autotune.Comparisons)
     again = autotune.compare(load_job(GEMMA, gpus=("l4", "a100-40gb")))
@@ -42,7 +41,6 @@ def test_plan_takes_a_campaign_file(tmp_path: Path) -> None:
     path.write_text(CAMPAIGN)
     found = autotune.plan(path, parallel=2)
     assert isinstance(found, autotune.Plan)
-    assert found.schedule is not None
     assert found.schedule.makespan_s == pytest.approx(5 * 3600)
     assert found.offers[found.machine].cost_usd.p50 == pytest.approx(5.0)
 

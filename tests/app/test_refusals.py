@@ -53,7 +53,6 @@ def test_two_levers_that_exclude_each_other_are_both_named_with_what_runs(
     for knob, value in sets.items():
         assert f"{knob} {value}" in error.message
         found = re.search(rf"\b{knob} (\w+)", error.hint)
-        assert found is not None
         assert tune(job(gpu, **{**sets, knob: found[1]}), OPTIONS).best is not None
 
 
@@ -65,7 +64,6 @@ def test_a_lever_that_the_device_lacks_names_those_it_has(gpu: str, knob: str, v
     error = refused(gpu, **{knob: value})
     assert f"{knob} {value}" in error.message
     listed = re.search(rf"{knob} ([\w, ]+) can run here", error.hint)
-    assert listed is not None
     assert value not in listed[1]
     for other in listed[1].split(", "):
         job(gpu, **{knob: other})  # is no error
@@ -74,10 +72,8 @@ def test_a_lever_that_the_device_lacks_names_those_it_has(gpu: str, knob: str, v
 def test_a_lever_that_the_software_lacks_names_the_package_to_type() -> None:
     error = refused("h100", attention="flash_attention_3")
     typed = re.search(r"--set (software\.\w+)=(\S+)", error.hint)
-    assert typed is not None
     able = job("h100", attention="flash_attention_3", **{typed[1].replace(".", "__"): typed[2]})
     best = tune(able, OPTIONS).best
-    assert best is not None
     assert best.config.attention == "flash_attention_3"
 
 

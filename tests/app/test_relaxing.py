@@ -146,7 +146,6 @@ def test_the_lock_that_would_have_to_give_is_named(folder: Path) -> None:
     locks = [change for change in changes if change.kind == "lock"]
     assert len(locks) == 1
     assert "not the locked 16" in locks[0].change
-    assert locks[0].config is not None
     assert locks[0].config["micro_batch_size"] < 16
 
 
@@ -179,7 +178,6 @@ def too_big(folder: Path) -> Estimate:
 
 def test_the_shortfall_adds_up(too_big: Estimate) -> None:
     missing = too_big.shortfall
-    assert missing is not None
     assert missing.resource == "memory"
     assert missing.memory_bytes["total"] == pytest.approx(missing.required_bytes)
     assert missing.over_bytes == pytest.approx(missing.required_bytes - missing.available_bytes)
@@ -216,7 +214,6 @@ def test_a_disk_that_is_too_small_is_told_apart_from_memory(folder: Path) -> Non
     path = written(folder, gpu="h100, host: {disk: 200 GB}")
     sets = {"micro_batch_size": "1", "save_total_limit": "5000", "checkpoint_every_steps": "1"}
     found = estimate(load_job(path, set_values={**sets, "train.epochs": "8"}))
-    assert found.shortfall is not None
     assert found.shortfall.resource == "disk"
     assert found.shortfall.available_bytes == found.row.offer.host.disk_bytes
     *saves, disk = found.relaxations
@@ -298,7 +295,6 @@ def test_a_cheaper_machine_that_is_late_is_short_of_the_limit(tmp_path: Path) ->
         "limits: {deadline: 60min}\n"
     )
     answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
-    assert answer.best is not None
     assert answer.best.offer.device.name == "h100-sxm"
     late = [miss for miss in answer.rejected.nearest if miss.short_of == "limit"]
     assert [miss.device for miss in late] == ["a100-sxm4-80gb"]
@@ -349,7 +345,6 @@ def test_where_the_longest_row_comes_from_is_said(tmp_path: Path, data: str, wor
         job = load_job(path, set_values={"method.base": "32bit"})
         bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
     missing = shortfall_of(bill, 0)
-    assert missing is not None
     assert words in missing.longest_batch.origin
 
 
@@ -396,7 +391,6 @@ def test_one_candidate_is_enough_to_explain(folder: Path) -> None:
     config = estimate(job).row.config.with_knobs(micro_batch_size=16, gradient_accumulation_steps=1)
     bill = CostModel(job).price(Candidates.of([(job.offers[0], config)]))
     missing = shortfall_of(bill, 0)
-    assert missing is not None
     assert missing.phase in {"forward", "backward"}
 
 

@@ -72,7 +72,6 @@ def test_an_evaluation_has_one_batch_and_saves_nothing(tmp_path: Path) -> None:
         "data: {rows: 64, max_length: 64}\nevaluation: {rows: 64, batch_size: 12}\n"
     )
     answer = autotune.tune(load_job(path), fidelity="formula")
-    assert answer.best is not None
     config = answer.best.config
     assert (config.micro_batch_size, config.gradient_accumulation_steps) == (12, 1)
     assert answer.reasons["checkpoint_every_steps"].startswith("nothing is saved")

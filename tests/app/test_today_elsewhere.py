@@ -50,11 +50,7 @@ def plain_answer() -> Recommendation:
 
 
 def adds_up(answer: Recommendation) -> None:
-    assert answer.journey is not None
     fall, best, today = answer.journey.waterfall, answer.best, answer.today
-    assert fall is not None
-    assert best is not None
-    assert today is not None
     assert fall.start_s == pytest.approx(today.duration_s.p50)
     assert fall.end_usd == pytest.approx(best.cost_usd.p50)
     gap_s, gap_usd = fall.end_s - fall.start_s, fall.end_usd - fall.start_usd
@@ -72,7 +68,6 @@ def written(folder: Path, **changes: Any) -> Path:
 def test_what_was_measured_is_read_with_the_disk_of_its_own_machine(gpus: tuple[str, ...]) -> None:
     job = load_job(H100, gpus=gpus)
     (seen,) = [reference_of(job, observation) for observation in job.evidence]
-    assert seen is not None
     assert seen.elsewhere is bool(gpus)
     assert seen.offer.host.checkpoint_write_bytes_per_s == SLOW_DISK
 
@@ -86,11 +81,8 @@ def test_the_own_machine_is_kept_in_what_a_run_records() -> None:
 
 def test_from_todays_machine_to_another_is_a_step_of_the_waterfall() -> None:
     answer = answered(load_job(H100, gpus=OTHER))
-    assert answer.today is not None
     assert answer.today.offer.device.name == "h100-sxm"
     assert answer.today.offer.usd_per_hour == 2.50
-    assert answer.journey is not None
-    assert answer.journey.waterfall is not None
     assert any("machine" in step.change for step in answer.journey.waterfall.steps)
     adds_up(answer)
     assert not any(row.offer.device.name == "h100-sxm" for row in answer.pareto)
@@ -112,16 +104,12 @@ def test_another_global_batch_is_a_step_that_is_yours(batch: int, there: bool) -
     job = load_job(H100, gpus=gpus, set_values=values)
     assert job.today_batch == Batch(8, 225_000)
     answer = answered(job)
-    assert answer.journey is not None
-    assert answer.journey.waterfall is not None
     (step,) = [s for s in answer.journey.waterfall.steps if "train.global_batch_size" in s.change]
     assert step.yours
     assert step.change == "train.global_batch_size"
     assert not any(s.yours for s in answer.journey.waterfall.steps if s is not step)
     adds_up(answer)
     plain = plain_answer().today
-    assert plain is not None
-    assert answer.today is not None
     assert answer.today.steps == 225_000
     assert answer.today.config == plain.config
     assert answer.today.duration_s.p50 == pytest.approx(plain.duration_s.p50, rel=1e-6)
@@ -161,7 +149,6 @@ def test_a_price_ceiling_that_drops_the_machine_leaves_the_evidence_with_it(tmp_
     job = load_job(written(tmp_path, hardware=machines, evidence=[entry]), max_price="2 USD/h")
     assert [offer.device.name for offer in job.offers] == ["l4"]
     assert job.evidence[0].facts["gpu"] == "h100-sxm"
-    assert job.today_offer is not None
     assert job.today_offer.usd_per_hour == 2.50
 
 

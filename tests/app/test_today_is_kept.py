@@ -82,7 +82,6 @@ def test_what_todays_run_states_of_a_numeric_knob_is_kept(
     more = ", attention: flash_attention_2" if knob == "packing" else ""
     asked = job(tmp_path, f'{knob}: "{value}"{more}')
     answer = answered(asked)
-    assert answer.best is not None
     assert answer.best.config.as_dict()[knob] == value
     assert any(item.key == f"lock.{knob}" for item in asked.assumed)
 
@@ -96,16 +95,13 @@ def test_a_precision_that_moves_is_said_on_the_first_screen_with_what_keeps_it(
     tmp_path: Path,
 ) -> None:
     answer = answered(job(tmp_path, "precision: fp16"))
-    assert answer.best is not None
     assert answer.best.config.precision == "bf16"
     screen = recommendation_screen(recommendation_payload(answer), width=100)
     assert "recision fp16 -> bf16" in screen
     assert "`--set precision=fp16` keeps it" in screen
     kept = worth(answer, "precision")
-    assert kept is not None
     assert kept.opens == "--set precision=fp16"
     typed = answered(job(tmp_path, "precision: fp16", precision="fp16"))
-    assert typed.best is not None
     assert typed.best.config.precision == "fp16"
     assert typed.best.duration_s.p50 == pytest.approx(kept.duration_s, rel=2e-3)
     assert not [note for note in typed.warnings if "rounded otherwise" in note]
@@ -126,12 +122,10 @@ def test_what_no_machine_can_run_of_todays_is_said_beside_the_pick(tmp_path: Pat
 def test_frequent_evaluations_are_shown_as_a_what_if_that_can_be_typed(tmp_path: Path) -> None:
     answer = answered(job(tmp_path, "precision: bf16", every=20))
     told = worth(answer, "evaluation.every_steps")
-    assert told is not None
     assert told.class_ == "neutral"
     assert told.note == "2 evaluations, not 31"
     assert told.opens == "--set evaluation.every_steps=313"
     typed = answered(job(tmp_path, "precision: bf16", every=20, evaluation__every_steps="313"))
-    assert typed.best is not None
     assert typed.best.duration_s.p50 == pytest.approx(told.duration_s, rel=2e-3)
 
 
@@ -140,11 +134,9 @@ def test_saves_by_the_epoch_are_shown_as_a_what_if_that_can_be_typed(tmp_path: P
     answer = answered(own(tmp_path, {**slow, "limits.max_lost_work": "20h"}))
     assert answer.best is not None
     told = worth(answer, "checkpoint_every_steps")
-    assert told is not None
     assert "by the epoch" in told.note
     key, _, value = told.opens.removeprefix("--set ").partition("=")
     typed = answered(own(tmp_path, {**slow, "limits.max_lost_work": "20h", key: value}))
-    assert typed.best is not None
     assert typed.best.checkpoints < answer.best.checkpoints
     assert typed.best.duration_s.p50 == pytest.approx(told.duration_s, rel=2e-3)
 
@@ -164,7 +156,6 @@ def test_saves_that_are_free_or_must_meet_the_evaluations_have_no_what_if(
 def test_evaluations_by_the_epoch_are_counted_so(tmp_path: Path, often: str, every: int) -> None:
     sets = {"evaluation.rows": "500"}
     found = own(tmp_path, sets, eval_strategy=often, eval_steps=70).evaluation
-    assert found is not None
     assert found.every_steps == every
 
 
@@ -172,7 +163,6 @@ def test_evaluations_of_axolotl_by_the_epoch_are_counted_so() -> None:
     overrides = Overrides(gpus=("h100-sxm",), stated={"data.rows": 52_000},
                           set_values={"evaluation.rows": "500"})  # fmt: skip
     asked = load_jobs(AXOLOTL, overrides)[0].job
-    assert asked.evaluation is not None
     assert asked.evaluation.every_steps == (52_000 - 2_600) // 8 // 4  # val_set_size: 0.05
 
 
@@ -184,13 +174,10 @@ def test_what_today_offloads_is_left_where_it_fits_without_and_kept_where_it_doe
     )
     stated = {"deepspeed": str(tmp_path / "zero.json"), "bf16": True}
     asked = own(tmp_path, **stated)
-    assert asked.today is not None
     assert asked.today.offload == "optimizer"
     small = answered(asked).best
-    assert small is not None
     assert (small.config.offload, small.config.sharding) == ("none", "none")
     large = answered(own(tmp_path, {"method.kind": "full"}, use_peft=False, **stated)).best
-    assert large is not None
     assert large.config.offload == "optimizer"
 
 
@@ -205,7 +192,6 @@ def test_full_fine_tuning_under_deepspeed_leaves_offloading_where_it_fits_withou
         deepspeed=str(tmp_path / "zero.json"), bf16=True, gpu="a100-80gb:4",
     )  # fmt: skip
     best = answered(asked).best
-    assert best is not None
     assert (best.config.offload, best.config.sharding[:4]) == ("none", "zero")
 
 
@@ -230,5 +216,4 @@ def test_full_fine_tuning_under_deepspeed_keeps_its_fp32_states_unless_told_othe
         deepspeed=str(tmp_path / "zero.json"), bf16=True, gpu="a100-80gb:4",
     )  # fmt: skip
     best = answered(asked).best
-    assert best is not None
     assert best.config.sharding.startswith("zero") is kept

@@ -81,7 +81,6 @@ def test_trace_and_formula_that_disagree_are_reported_and_the_trace_wins(factor:
     tracing = Tracing(bill)
     tracing.trace(Fixed(answer(bill, factor)), [0])  # type: ignore[arg-type]
     row = tracing.row(0)
-    assert row.traced is not None
     assert row.traced.allocated_bytes == pytest.approx(row.traced.formula_bytes * factor, rel=1e-3)
     assert sum(row.memory_bytes.as_dict().values()) == row.memory_bytes.total
 
@@ -178,8 +177,6 @@ def test_a_simulated_allocator_decides_the_slack_and_the_verdict() -> None:
         inside = traced.memory_bytes.total - traced.memory_bytes.context
         assert inside == pytest.approx(needed, rel=1e-6)
         assert (traced.verdict == "fits") is fits
-        assert traced.traced is not None
-        assert traced.traced.allocator is not None
         assert (traced.traced.allocator.out_of_memory is None) is fits
 
 

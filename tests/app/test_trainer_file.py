@@ -56,7 +56,6 @@ def test_an_axolotl_file_is_a_job_with_its_own_config_as_today() -> None:
     job = load(OWN / "axolotl.yml")
     assert (job.model.name, job.epochs, job.max_length) == ("meta-llama/Meta-Llama-3-8B", 4.0, 2048)
     assert (job.global_batch_size, job.method.rank) == (8, 32)
-    assert job.today is not None
     assert (job.today.micro_batch_size, job.today.attention) == (2, "flash_attention_2")
     assert (
         job.today.checkpoint_every_steps == 119
@@ -127,7 +126,6 @@ def test_accelerate_beside_it_gives_devices_and_sharding(tmp_path: Path) -> None
     written(tmp_path, "accelerate.yaml", config)
     job = load_hf(written(tmp_path, "args.json", HF))
     assert (job.global_batch_size, job.offers[0].count) == (32, 4)
-    assert job.today is not None
     assert job.today.sharding == "fsdp"
 
 
@@ -271,7 +269,6 @@ def test_in_place_keeps_the_old_file_and_refuses_a_changed_one(tmp_path: Path) -
     path = written(tmp_path, "axolotl.yml", before)
     path.chmod(0o640)
     job = load(path)
-    assert job.today is not None
     found = patched("same", job, job.offers[0], job.today.with_knobs(compile="default"))
     backup = replace_in_place(found, str(path), before)
     assert backup.read_text(encoding="utf-8") == before
@@ -359,9 +356,7 @@ def test_a_fuzzed_command_or_script_is_a_job_or_an_input_error(
 def test_of_a_flag_given_twice_the_last_is_priced_and_both_are_said() -> None:
     command = COMMAND + " --per_device_train_batch_size 3"
     job = jobs_of_command(command, Overrides(gpus=("h100",), stated={"data.rows": 9}))[0].job
-    assert job.today is not None
     assert job.today.micro_batch_size == 3
-    assert job.origin is not None
     said = [each for each in job.origin.uncounted if "takes the last" in each.why]
     assert len(said) == 1
     assert "--per_device_train_batch_size" in str(said[0].value)
@@ -372,7 +367,6 @@ def test_of_a_flag_given_twice_the_last_is_priced_and_both_are_said() -> None:
 def test_litgpt_takes_a_class_of_data_and_its_arguments_in_either_order(data: str) -> None:
     command = f"litgpt finetune_lora Qwen/Qwen2.5-0.5B {data} --train.micro_batch_size 2"
     job = jobs_of_command(command, Overrides(gpus=("h100",), stated={"data.rows": 9}))[0].job
-    assert job.today is not None
     assert job.today.micro_batch_size == 2
 
 
@@ -398,7 +392,6 @@ def test_ways_to_train_that_are_priced_as_another_ask_which(tmp_path: Path, kind
     for method in ("lora", "full"):
         job = load(path, data__rows=1000, method__kind=method)
         assert job.method.kind == method
-        assert job.origin is not None
         (told,) = job.origin.uncounted
         assert (told.key, told.value) == ("finetuning_type", kind)
         assert min(told.time_sd, told.memory_sd) > 0.1

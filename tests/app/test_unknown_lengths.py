@@ -72,7 +72,6 @@ def test_short_rows_take_less_wherever_batches_follow_the_rows(tmp_path: Path) -
     job = job_of(tmp_path, JOB)
     rows = rows_of(job, Calibration())
     for row, short in zip(rows, on_short_rows(job, Calibration(), rows), strict=True):
-        assert short is not None
         assert short.duration_s.p50 < 0.7 * row.duration_s.p50
         assert short.cost_usd.p50 / short.duration_s.p50 == pytest.approx(
             row.cost_usd.p50 / row.duration_s.p50
@@ -95,9 +94,7 @@ def test_a_measured_run_sets_the_scale_at_both_ends(tmp_path: Path) -> None:
     job = job_of(tmp_path, JOB + SEEN)
     calibration = Pricing.learned(job).calibration
     today = tune(job, Options(dry_run=True, fidelity="formula")).today
-    assert today is not None
     (short,) = on_short_rows(job, calibration, [today])
-    assert short is not None
     assert short.settled
     assert today.duration_s.p50 == pytest.approx(6 * 3600.0, rel=0.05)
     assert short.duration_s.p50 == pytest.approx(6 * 3600.0, rel=0.05)
@@ -112,8 +109,6 @@ def test_a_measured_row_keeps_its_scale(tmp_path: Path) -> None:
         duration_s=Spread(2 * row.duration_s.p10, 2 * row.duration_s.p50, 2 * row.duration_s.p90),
     )  # fmt: skip
     (measured,) = on_short_rows(job, Calibration(), [twice])
-    assert modelled is not None
-    assert measured is not None
     assert measured.duration_s.p50 == pytest.approx(2 * modelled.duration_s.p50)
 
 

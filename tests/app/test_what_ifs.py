@@ -104,7 +104,6 @@ def test_what_is_told_of_an_option_is_what_typing_it_gives(tmp_path: Path, softw
     assert len(told) > len(answer.sensitivities) / 2
     for each in told:
         typed = answered(path, each.opens).best
-        assert typed is not None
         assert typed.duration_s.p50 == pytest.approx(each.duration_s, rel=2e-3), each.opens
         assert typed.cost_usd.p50 == pytest.approx(each.cost_usd, rel=2e-3), each.opens
 

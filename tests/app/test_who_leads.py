@@ -64,8 +64,6 @@ def unmeasured(job: Job) -> Job:
 
 def test_a_device_nobody_measured_leads_only_where_it_wins_at_its_slow_end(unmeasured: Job) -> None:
     found = compared(unmeasured)
-    assert found.cheapest is not None
-    assert found.leads is not None
     assert found.cheapest.row.offer.device.name == "h200-sxm"
     assert found.cheapest.row.caution > 1.1
     assert found.leads.row.offer.device.name == "a100-sxm4-80gb"
@@ -81,7 +79,6 @@ def test_compare_and_tune_lead_with_the_same_machine_and_name_the_unmeasured_one
     unmeasured: Job,
 ) -> None:
     answer = tune(unmeasured, Options(dry_run=True, fidelity="formula", trials=1))
-    assert answer.best is not None
     assert answer.best.offer.device.name == "a100-sxm4-80gb"
     first = answer.worth_a_probe[0]
     assert (first.knob, first.change) == ("machine", "h200-sxm")
@@ -112,8 +109,6 @@ def test_a_machine_that_needs_offloading_leads_in_neither_where_another_holds_th
     assert [row.row.offer.device.name for row in offloaded] == ["h100-sxm"]
     assert offloaded[0].row.caution >= 2.0
     answer = tune(job, Options(dry_run=True, fidelity="formula", trials=1))
-    assert answer.best is not None
-    assert found.leads is not None
     assert found.leads.row.offer.label == answer.best.offer.label == "8x b200"
     assert "in limits" not in comparison_screen(payload_of(job)), "there are none"
 

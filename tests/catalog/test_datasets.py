@@ -33,7 +33,6 @@ def test_alpaca_is_as_its_published_histogram_says() -> None:
     from autotune.app.dataset.lengths import from_quantiles
 
     found = published("tatsu-lab/alpaca", 32_000)
-    assert found is not None
     lengths = from_quantiles(found.p50, found.p95, found.maximum)
     for tokens, rows in ((184.5, 42_516), (256.0, 49_513), (309.0, 50_766)):
         share = sum(q <= tokens for q in lengths.quantiles) / len(lengths.quantiles)
@@ -47,8 +46,6 @@ def test_torchtune_s_cleaned_alpaca_is_the_hub_s_and_longer_than_the_first() -> 
     stated = {"dataset": {"_component_": "torchtune.datasets.alpaca_cleaned_dataset"}}
     assert named_datasets(Keys(stated, "file")) == ("yahma/alpaca-cleaned",)
     cleaned, first = (published(n, 32_000) for n in ("yahma/alpaca-cleaned", "tatsu-lab/alpaca"))
-    assert cleaned is not None
-    assert first is not None
     assert cleaned.mean == pytest.approx((811 - 75) / 4.2 + 41, rel=0.1)
     assert cleaned.p95 > 1.5 * first.p95
 
@@ -56,14 +53,12 @@ def test_torchtune_s_cleaned_alpaca_is_the_hub_s_and_longer_than_the_first() -> 
 @pytest.mark.parametrize("name", ["gsm8k", "OpenAI/GSM8K", " openai/gsm8k "])
 def test_a_data_set_is_found_by_alias_and_in_any_case(name: str) -> None:
     found = published(name, 128_256)
-    assert found is not None
     assert (found.name, found.tokenizer) == ("openai/gsm8k", "Llama 3.1")
 
 
 def test_the_tokenizer_nearest_in_size_is_taken() -> None:
     for vocabulary, tokenizer in ((32_768, "Llama 2"), (128_000, "Llama 3.1"), (152_064, "Qwen 3")):
         found = published("gsm8k", vocabulary)
-        assert found is not None
         assert found.tokenizer == tokenizer
 
 

@@ -149,7 +149,6 @@ def test_a_board_is_identified_by_name_and_memory(
 
 def test_an_apple_chip_takes_the_memory_that_it_reports() -> None:
     found = identify("Apple M3 Max", 36 * GIB)
-    assert found is not None
     assert (found.name, found.memory_driver_bytes) == ("apple-m3-max-40c", 36 * GIB)
 
 

@@ -52,7 +52,6 @@ def own_prices(folder: Path, *rows: str) -> None:
 )
 def test_a_name_of_a_cloud_is_its_devices(text: str, label: str, device: str, count: int) -> None:
     found = find_instance(text)
-    assert found is not None
     assert (found.label, found.device, found.count) == (label, device, count)
 
 
@@ -81,22 +80,18 @@ def test_what_is_documented_and_what_is_priced_agree() -> None:
 
 def test_the_host_of_a_documented_instance_is_known() -> None:
     found = find_instance("p4d.24xlarge")
-    assert found is not None
     assert (found.vcpus, found.ram_bytes) == (96, 1152 * GIB)
     assert "DescribeInstanceTypes" in found.source
 
 
 def test_an_instance_costs_what_it_costs_and_not_what_its_devices_cost_elsewhere() -> None:
     price, why = price_of_instance("aws", ("p4d.24xlarge",))
-    assert price is not None
     assert not why
     assert price.usd_per_hour == pytest.approx(21.957642)
     assert price.source.startswith("aws p4d.24xlarge in us-east-1/")
     elsewhere = price_for("a100-sxm4-40gb", 8)
-    assert elsewhere is not None
     assert elsewhere.usd_per_hour < price.usd_per_hour
     spot, _ = price_of_instance("aws", ("p4d.24xlarge",), spot=True)
-    assert spot is not None
     assert spot.usd_per_hour == pytest.approx(11.932)
 
 
@@ -114,7 +109,6 @@ def test_a_price_that_never_stands_in_is_no_price_of_the_instance(
     text: str, spot: bool, why: str
 ) -> None:
     found = find_instance(text)
-    assert found is not None
     price, said = price_of_instance(found.provider, found.listed_as, spot=spot)
     assert price is None
     assert why in said
@@ -127,13 +121,11 @@ def test_ones_own_price_of_an_instance_wins_and_makes_a_name_known(tmp_path: Pat
         "ourcloud,big-8,h100-sxm,8,20,,,2026-11-20,stated,list,our contract,",
     )
     price, _ = price_of_instance("aws", ("p4d.24xlarge",))
-    assert price is not None
     assert (price.usd_per_hour, price.source) == (
         15.0,
         "aws p4d.24xlarge in eu-west-1: our contract",
     )
     ours = find_instance("big-8")
-    assert ours is not None
     assert (ours.label, ours.device, ours.count) == ("ourcloud big-8", "h100-sxm", 8)
 
 
@@ -146,7 +138,6 @@ def test_a_name_that_two_clouds_give_to_different_machines_needs_its_cloud(tmp_p
     with pytest.raises(InputError, match="several instances: one gpu-4"):
         find_instance("gpu-4")
     found = find_instance("two gpu-4")
-    assert found is not None
     assert found.device == "t4"
 
 
@@ -165,7 +156,6 @@ def test_an_unknown_name_of_a_cloud_names_those_close_to_it_and_what_is_known(
     text: str, near: str, known: str
 ) -> None:
     error = unknown_instance(text)
-    assert error is not None
     assert f'unknown instance "{text}"' in error.message
     assert near in error.message
     assert known in str(error.hint)

@@ -33,14 +33,12 @@ def test_a_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
     assert not is_held(path)
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         assert is_held(path)
         assert take(path) is None
         os.kill(holder.pid, signal.SIGKILL)
     assert not is_held(path)
     found = take(path)
-    assert found is not None
     found.close(remove=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -50,7 +48,6 @@ def test_a_lock_whose_file_another_made_anew_takes_nothing_away(tmp_path: Path) 
     first = take(path)
     path.unlink()
     second = take(path)
-    assert first is not None
     assert second is not None
     first.close(remove=True)
     assert is_held(path), "the second one's lock is still there"

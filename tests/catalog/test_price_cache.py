@@ -42,7 +42,6 @@ def test_without_a_cache_the_snapshot_is_what_there_is(home: Path) -> None:
 def test_a_refreshed_price_is_used_and_replaces_the_providers_older_rows(home: Path) -> None:
     refreshed(home, f"{HEADER}\n{ROW}\n")
     found = price_for("h100-sxm")
-    assert found is not None
     assert (found.usd_per_hour, found.as_of) == (1.11, TODAY.isoformat())
     assert [price.instance for price in load_prices() if price.provider == "aws"] == ["p5.x"]
     assert any(price.provider == "gcp" for price in load_prices())
@@ -53,7 +52,6 @@ def test_a_rewritten_file_is_read_again(home: Path) -> None:
     assert price_for("h100-sxm") is not None
     path.write_text(f"{HEADER}\n{ROW.replace('1.11', '1.125')}\n")
     found = price_for("h100-sxm")
-    assert found is not None
     assert found.usd_per_hour == 1.125
 
 
@@ -62,7 +60,6 @@ def test_the_users_own_table_wins_over_everything(home: Path) -> None:
     own = f"colo,rack 7,h100-sxm,1,9.00,,cellar,{TODAY - timedelta(days=300)},stated,page,mine,"
     (home / "prices.csv").write_text(f"{HEADER}\n{own}\n")
     found = price_for("h100-sxm")
-    assert found is not None
     assert (found.usd_per_hour, found.provider) == (9.0, "colo")
 
 

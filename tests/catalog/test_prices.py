@@ -67,7 +67,6 @@ def test_the_default_is_the_cheapest_fresh_published_row_where_there_is_one(name
     single = [price for price in fresh if 1 in sizes_of(price)]
     if not single:
         return
-    assert found is not None
     assert not found.scaled_from
     assert found.usd_per_hour == pytest.approx(min(p.usd_per_hour for p in single))
 
@@ -86,7 +85,6 @@ def test_default_prices_that_people_will_look_up(
     name: str, usd: float, provider: str, as_of: str
 ) -> None:
     found = price_for(name)
-    assert found is not None
     assert (found.usd_per_hour, found.provider, found.as_of) == (usd, provider, as_of)
     assert found.source.startswith(provider)
 
@@ -105,15 +103,12 @@ def test_a_price_is_of_a_machine_that_is_sold_or_says_of_which_it_is_a_share(
     name: str, count: int, usd: float, of: int
 ) -> None:
     found = price_for(name, count)
-    assert found is not None
     assert (found.usd_per_hour, found.scaled_from) == (pytest.approx(usd), of)
     assert (f"sold by {of}, scaled" in found.source) == bool(of)
 
 
 def test_half_of_an_offer_of_two_is_no_offer_of_one() -> None:
     pair, single = price_for("rtx-6000-ada", 2), price_for("rtx-6000-ada")
-    assert pair is not None
-    assert single is not None
     assert pair.instance == "2x-RTX_6000Ada"
     assert single.usd_per_hour > pair.usd_per_hour / 2
     assert not single.scaled_from

@@ -53,7 +53,6 @@ def found(folder: Path, *stated: dict[str, Any], **changes: Any) -> str:
 
 def test_a_plan_that_agrees_with_the_bill_is_left_alone(tmp_path: Path) -> None:
     run = run_of(job_of(tmp_path), About(), price)
-    assert run is not None
     row = run.row
     text = found(
         tmp_path,

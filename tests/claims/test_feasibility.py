@@ -93,7 +93,6 @@ def test_a_likely_step_is_plausible_and_a_measurement_on_another_card_is_weighed
     assert "was measured on a10" in weighed
     assert "3 times shorter" in weighed
     assert "tokens on average" not in weighed  # 19 tokens a row would be needed: not credible
-    assert found.claim is not None
     assert found.claim.verdict == "plausible"
     assert found.claim.likely.step_time_s == found.row.step_time_s
 

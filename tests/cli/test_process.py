@@ -110,7 +110,6 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as process:  # fmt: skip
-        assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.read(1)
         process.stdout.close()
@@ -229,7 +228,6 @@ def test_a_signal_ends_a_search_with_its_own_code_and_the_run_goes_on(
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - nohup ignores one
     ) as started:  # fmt: skip
-        assert started.stdout is not None
         assert started.stdout.readline() == "in the search\n"
         started.send_signal(number)
         _, said = started.communicate(timeout=600)

@@ -136,7 +136,6 @@ def test_what_the_host_lacks_is_named_as_its_memory(lab: Any) -> None:
     offer = lab.offer("h100-sxm", 1)
     host = replace(offer.host, ram_bytes=128 * 2**30, assumed=())
     found = shortfall_of(bill_of(job, (replace(offer, host=host), config)), 0)
-    assert found is not None
     assert found.resource == "ram"
     said = shortfall_lead(found, nearest=False)
     assert "of host memory" in said

@@ -174,7 +174,6 @@ def test_other_hardware_transfers_the_ratio_with_a_wider_interval() -> None:
     own = replace(job(), evidence=())
     away = seen("step_time_s", 1.0, gpu="a100-80gb", n_gpus=1)
     reference = reference_of(own, away)
-    assert reference is not None
     assert reference.elsewhere
     bill = CostModel(reference.job).price(reference.candidates)
     ratio = 1.5
@@ -188,7 +187,6 @@ def test_a_run_of_other_size_is_priced_at_that_size() -> None:
     bill = predicted()
     small = seen("duration_s", 1.0, rows=10_000, epochs=1.0, steps=1250)
     reference = reference_of(job(), small)
-    assert reference is not None
     assert reference.job.steps == 1250
     duration = CostModel(reference.job).price(reference.candidates).duration_s[0]
     assert duration < bill.duration_s[0]

@@ -262,7 +262,6 @@ def test_what_is_only_for_orientation_counts_for_no_headline(validation: Validat
 def test_a_reading_with_a_cap_on_lengths_is_held_against_the_bound_alone() -> None:
     case = next(c for c in read_cases(SHIPPED_ROWS).cases if c.step)
     seen = case.step
-    assert seen is not None
     bounded = replace(build.observed(case, peaks={}), bounded=(seen,))
     found = Prediction(step_s=seen.value * 2.0, step_log_sd=0.1)
     short = Prediction(step_s=seen.value / 2.0, step_log_sd=0.1)

@@ -257,7 +257,6 @@ SIXTEEN = {
 def test_a_run_on_machines_whose_network_is_stated_is_compared_and_in_no_fit() -> None:
     case = used(**SIXTEEN, notes="A100 with 1600 Gbps node-node interconnect (RoCE)")
     network = case.offer.network
-    assert network is not None
     assert (network.nodes, network.bytes_per_s) == (2, 200e9)
     assert case.offer.host.cores == used(**{**SIXTEEN, "n_gpus": "8"}).offer.host.cores
     assert not case.guessed
@@ -267,7 +266,6 @@ def test_a_run_on_machines_whose_network_is_stated_is_compared_and_in_no_fit() -
 def test_a_network_that_nobody_states_is_a_guess_with_a_wide_interval() -> None:
     case = used(**SIXTEEN, notes="nodes 4")
     network = case.offer.network
-    assert network is not None
     assert network.nodes == 4
     assert case.guessed
     low, high = (network.bytes_per_s * math.exp(s * 1.2816 * network.log_sd) for s in (-1, 1))
@@ -300,7 +298,6 @@ def test_shipped_runs_on_several_machines_lie_within_their_intervals() -> None:
 )
 def test_boards_of_a_known_chip_are_priced(text: str, chip: str, gib: int) -> None:
     device = device_named(text)
-    assert device is not None
     assert device.name == chip
     assert device.memory_driver_bytes / 2**30 == pytest.approx(gib, rel=0.02)
 

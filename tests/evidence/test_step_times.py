@@ -39,7 +39,6 @@ def test_step_times_leave_out_the_first_step(tmp_path: Path) -> None:
     path.write_text("step,loss,step_time_s\n1,nan,60\n2,1,2.0\n3,1,\n4,1,4.0\n\n5,1,3.0\n")
     log = read_csv_log(path)
     speed = speed_of(log, 100.0, 0.0)
-    assert speed is not None
     assert (speed.step_s, speed.steps, log.steps_done) == (3.0, 3, 5)
 
 
@@ -48,7 +47,6 @@ def test_elapsed_times_hold_saves_and_new_sessions(tmp_path: Path) -> None:
     path.write_text("Step, Elapsed_s\n10,50\n20,70\n30,90\n40,15\n50,35\n")
     log = read_csv_log(path)
     speed = speed_of(log, 0.0, 0.0)
-    assert speed is not None
     assert speed.step_s == pytest.approx(2.0)
 
 
@@ -109,7 +107,6 @@ def test_each_session_of_a_resumed_training_warms_up_for_itself(tmp_path: Path) 
     )  # fmt: skip
     log = read_record(path)
     speed = speed_of(log, 1.0, 1.0)
-    assert speed is not None
     assert (speed.step_s, log.steps_done) == (2.0, 12)
     assert log.whole_s is None  # the first session was killed: how long it took is not known
 
@@ -181,5 +178,4 @@ def test_the_windows_of_a_log_hold_every_step_once_and_in_order(steps: int) -> N
     assert len(windows) <= 10
     assert len(windows) == 1 or all(len(window) >= 5 for window in windows)
     speed = speed_of(RunLog("log", "csv", steps, stretches=tuple(parts)), 0.0, 0.0)
-    assert speed is not None
     assert (speed.seen_sd is None) == (len(windows) < 3)

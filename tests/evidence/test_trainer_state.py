@@ -64,7 +64,6 @@ def test_a_half_way_state_alone_holds_no_time(tmp_path: Path) -> None:
 def test_checkpoint_folders_time_the_steps_between_them_with_one_save_each(tmp_path: Path) -> None:
     log = read_trainer_state(checkpoints(tmp_path, {50: 0, 100: 107, 150: 214}))
     speed = speed_of(log, predicted_save_s=7.0, predicted_first_s=30.0)
-    assert speed is not None
     assert speed.step_s == pytest.approx(2.0)
     assert speed.save_assumed
     assert speed.save_s is None
@@ -100,7 +99,6 @@ def test_runtimes_beside_the_losses_tell_step_and_save_apart(tmp_path: Path) -> 
             seconds += 3.0
     path = write(tmp_path / "trainer_state.json", global_step=200, log_history=entries)
     speed = speed_of(read_trainer_state(path), predicted_save_s=1.0, predicted_first_s=0.0)
-    assert speed is not None
     assert speed.step_s == pytest.approx(2.0)
     assert speed.save_s == pytest.approx(8.0)
     assert not speed.save_assumed
@@ -120,7 +118,6 @@ def test_elapsed_times_a_state_that_does_not(tmp_path: Path) -> None:
     log = read_trainer_state(write(tmp_path / "trainer_state.json"))
     timed = with_elapsed(log, 260.0, before_s=60.0)
     speed = speed_of(timed, predicted_save_s=5.0, predicted_first_s=45.0)
-    assert speed is not None
     assert speed.step_s == pytest.approx((200.0 - 45.0 - 5.0) / 100)  # the save at 50; 100 is last
 
 
@@ -261,7 +258,6 @@ def test_a_real_trainer_writes_what_is_read(tmp_path: Path) -> None:
     assert [step for step, _ in whole.evaluations] == [10, 20]
     assert whole.tokens == 20 * 8 * 8
     speed = speed_of(whole, 0.0, 0.0)
-    assert speed is not None
     assert 0 < speed.step_s < runtime / 20
 
     # without the runtimes: the folders' dates are what is left

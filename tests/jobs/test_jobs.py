@@ -46,7 +46,6 @@ def test_a100_run_has_2375_steps() -> None:
     found = job("a100_llama7b_int8")
     assert (found.rows, found.global_batch_size, found.steps) == (304_000, 128, 2_375)
     assert (found.method.base, found.method.rank, found.method.alpha) == ("int8", 64, 64.0)
-    assert found.today is not None
     assert (found.today.micro_batch_size, found.today.gradient_accumulation_steps) == (16, 8)
     assert (found.today.checkpoint_every_steps, found.today.save_total_limit) == (50, 10)
     (other,) = found.evidence
@@ -74,7 +73,6 @@ def test_h100_run_has_225000_steps_and_38_hours_measured() -> None:
     assert (found.steps, found.epochs, found.global_batch_size) == (225_000, 3.0, 8)
     assert [offer.usd_per_hour for offer in found.offers] == [2.5]
     assert [item.value for item in found.evidence if item.today] == [38 * 3600.0]
-    assert found.today is not None
     assert (found.today.micro_batch_size, found.today.num_dataloader_workers) == (4, 4)
 
 
@@ -85,7 +83,6 @@ def test_gemma_job_has_a_free_t4_and_a_subscription() -> None:
         ("a100-sxm4-40gb", pytest.approx(0.10)),
     ]
     assert found.global_batch_size == 16
-    assert found.today is not None
     assert (found.today.precision, found.today.attention) == ("fp16", "eager")
     assert job("t4_to_a100_gemma2", **{"method.kind": "qlora"}).method.base == "nf4"
 

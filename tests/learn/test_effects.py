@@ -50,7 +50,6 @@ def test_more_runs_that_agree_move_an_answer_more_and_narrow_it_more() -> None:
     factors, spreads = [], []
     for many in (1, 2, 5, 20):
         effect = effect_of(_run(0.0), [_run(-0.3, id=str(n)) for n in range(many)])
-        assert effect is not None
         factors.append(effect.factor)
         spreads.append(effect.spread)
     assert factors == sorted(factors, reverse=True)
@@ -61,8 +60,6 @@ def test_more_runs_that_agree_move_an_answer_more_and_narrow_it_more() -> None:
 def test_a_low_grade_moves_less() -> None:
     sure = effect_of(_run(0.0), [_run(-0.3)])
     unsure = effect_of(_run(0.0), [_run(-0.3, noise=0.25)])
-    assert sure is not None
-    assert unsure is not None
     assert sure.factor < unsure.factor < 1
     assert sure.spread < unsure.spread
 
@@ -74,7 +71,6 @@ def test_another_training_code_says_nothing() -> None:
 def test_runs_that_disagree_narrow_nothing() -> None:
     apart = [_run(log) for log in (-0.6, -0.3, 0.0, 0.4, 0.7)]
     effect = effect_of(_run(0.0), apart)
-    assert effect is not None
     assert effect.spread > 1
     assert abs(math.log(effect.factor)) < 0.15
 
@@ -96,7 +92,6 @@ def test_a_run_says_most_of_steps_that_spend_their_time_as_its_own_did() -> None
     factors = []
     for shares in (by_host, (0.45, 0.1, 0.4, 0.0, 0.05), by_device):
         effect = effect_of(_run(0.0, shares=shares), runs)
-        assert effect is not None
         factors.append(math.log(effect.factor))
     assert factors == sorted(factors, reverse=True)
     assert factors[0] > 0.3
@@ -107,8 +102,6 @@ def test_of_steps_unlike_any_run_more_stays_open() -> None:
     runs = [_run(0.2 + 0.01 * n, shares=(0.8, 0.15, 0.0, 0.0, 0.05)) for n in range(5)]
     alike = effect_of(_run(0.0, shares=(0.8, 0.15, 0.0, 0.0, 0.05)), runs)
     unlike = effect_of(_run(0.0, shares=(0.1, 0.05, 0.8, 0.0, 0.05)), runs)
-    assert alike is not None
-    assert unlike is not None
     assert alike.spread < unlike.spread / 2
 
 
@@ -119,14 +112,11 @@ def test_runs_of_one_size_say_more_of_that_size() -> None:
     factors = []
     for tokens in (256.0, 2048.0, 16384.0):
         effect = effect_of(_run(0.0, tokens=tokens), runs)
-        assert effect is not None
         factors.append(math.log(effect.factor))
     assert factors == sorted(factors, reverse=True)
     assert factors[0] - factors[2] > 0.1
     other = effect_of(_run(0.0, tokens=256.0, device="l40s"), runs)
     large = effect_of(_run(0.0, tokens=16384.0, device="l40s"), runs)
-    assert other is not None
-    assert large is not None
     assert other.factor == pytest.approx(large.factor), "of another device no size is known"
 
 
@@ -160,7 +150,6 @@ def test_every_candidate_takes_what_runs_say_of_steps_like_its_own() -> None:
         facts = {**here, "shape": "another", "shares": shares, "tokens": tokens, "sd": sd,
                  "unsettled": unsettled}  # fmt: skip
         expected = effect_of(_run(0.0, **facts), runs)
-        assert expected is not None
         assert taught.at("compute", "log_sd", place) == pytest.approx(sd * expected.spread)
         found.append(
             taught.at("compute", "micro_step_s", place) / plain.at("compute", "micro_step_s", place)

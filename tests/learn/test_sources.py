@@ -166,7 +166,6 @@ def _bar(points: list[tuple[int, int]], total: int = 1000) -> str:
 def test_an_unfinished_run_is_timed_by_its_bar_and_a_jump_of_the_clock_is_left_out() -> None:
     points = [(step, 3 * step) for step in range(0, 600, 10)]
     log = read_printed(_bar(points)).log("a")
-    assert log is not None
     assert sum(p.seconds for p in log.stretches) / sum(p.steps for p in log.stretches) == 3
     slept = [(s, t + (40_000 if s > 300 else 0)) for s, t in points]
     printed = read_printed(_bar(slept))
@@ -316,7 +315,6 @@ def test_a_torn_log_of_llama_factory_is_read_up_to_where_it_is_whole(
     text = log.read_text()
     log.write_text(text[: int(torn * len(text))])
     found = _read(out)
-    assert found.log is not None
     assert 0 < found.log.steps_done <= 80
 
 

@@ -36,7 +36,6 @@ with leased([cpu()], most_s=60, what="(runs/first)"):
 def test_a_second_search_waits_and_says_so_until_the_first_is_gone() -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     try:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         heard: list[str] = []
         entered = threading.Event()

@@ -226,7 +226,6 @@ def test_a_doubtful_figure_is_kept_and_not_used() -> None:
     remember(cpu(), facts_of(wild))
     assert tiny().offers[0].device.rates is None
     known, damage = read(store_of(cpu()))
-    assert known is not None
     assert known.facts == (wild,)
     assert damage == ""
 
@@ -309,7 +308,6 @@ def test_one_damaged_fact_costs_no_other_and_is_counted_and_said() -> None:
     assert "the 6 that can be read are used on" in note
     assert len(list(path.parent.glob(f"{path.name}.damaged-*"))) == 1
     known, damage = read(path)
-    assert known is not None
     assert len(known.facts) == 7
     assert damage == ""
 
@@ -320,7 +318,6 @@ def test_of_facts_whose_file_breaks_off_those_before_are_used(keep: float) -> No
     content = path.read_text()
     path.write_text(content[: int(keep * len(content))])
     known, damage = read(path)
-    assert known is not None
     assert known.facts
     assert "breaks off" in damage
     assert any("breaks off" in item.why for item in tiny().assumed)
@@ -344,7 +341,6 @@ def test_no_fact_is_dropped_for_being_one_of_many() -> None:
     many = [product(1e9 + side, side=side) for side in range(1, 301)]
     path, _ = remember(cpu(), facts_of(*many))
     known, damage = read(path)
-    assert known is not None
     assert (len(known.facts), damage) == (300, "")
 
 

@@ -237,12 +237,10 @@ def test_ctrl_c_ends_the_worker_and_is_an_outcome(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=root,
     )  # fmt: skip
-    assert process.stdin is not None
     process.stdin.write(json.dumps(request_body))
     process.stdin.close()
     pid = int(text_of(told))
     process.send_signal(signal.SIGINT)
-    assert process.stdout is not None
     assert process.stdout.read().strip() == "interrupted"
     assert process.wait() == 0
     assert not alive(pid)

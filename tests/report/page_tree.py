@@ -72,7 +72,6 @@ def number(shown: str | None) -> float:
 
 def probed(answer: Recommendation) -> Recommendation:
     """The answer with three probes: of the pick, one out of memory, and one of an earlier study."""
-    assert answer.best is not None
     other = replace(answer.best.config, micro_batch_size=4, gradient_accumulation_steps=2)
     return replace(
         answer,

@@ -109,7 +109,6 @@ def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> 
     rec = replace(samples.full, job=job, short_rows=SHORT)
     payload = recommendation_payload(rec)
     assert payload["lengths_known"] is False
-    assert payload["short_rows"] is not None
     assert payload["short_rows"]["duration_s"] == SHORT.duration_s
     ends = (
         "between 2.5 h ($6.25) with rows as short as in tatsu-lab/alpaca (half under 128 "
@@ -164,7 +163,6 @@ def test_a_missing_package_that_counts_tokens_is_named(samples: Samples) -> None
 
 def test_what_is_free_has_no_cost(samples: Samples) -> None:
     best = samples.full.best
-    assert best is not None
     free = replace(
         best, offer=replace(best.offer, usd_per_hour=0.0), cost_usd=Spread(0.0, 0.0, 0.0)
     )

@@ -112,21 +112,18 @@ def test_knobs_that_share_a_reason_take_one_line(samples: Samples) -> None:
 
 def test_another_machine_gets_its_break_even_price(samples: Samples) -> None:
     pick, other = samples.full.best, samples.full.alternatives[1]
-    assert pick is not None
     price = pick.cost_usd.p50 / (other.duration_s.p50 / 3600)
     assert f"4x a100-sxm4-40gb, spot below ${price:.2f}/h" in _flat(_text(samples.full))
 
 
 def test_no_machine_is_cheaper_than_a_free_one(samples: Samples) -> None:
     best = samples.full.best
-    assert best is not None
     free = replace(best, offer=replace(best.offer, usd_per_hour=0.0), cost_usd=Spread(0, 0, 0))
     assert "would be cheaper" not in _flat(_text(replace(samples.full, best=free)))
 
 
 def test_equal_costs_are_not_called_cheaper(samples: Samples) -> None:
     best, today = samples.full.best, samples.full.today
-    assert best is not None
     assert today is not None
     equal = replace(today, cost_usd=best.cost_usd)
     assert "costs the same." in _flat(_text(replace(samples.full, today=equal)))

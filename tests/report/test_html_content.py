@@ -80,7 +80,6 @@ def test_the_five_questions_are_asked_in_the_order_of_a_reader(samples: Samples)
 
 def test_the_answer_is_the_picks_machine_duration_and_cost(samples: Samples) -> None:
     best = samples.full.best
-    assert best is not None
     answer = text(of_class(tree(samples.full), "answer")[0])
     assert best.offer.device.name in answer
     assert format_seconds(best.duration_s.p50) in answer
@@ -178,7 +177,6 @@ def test_a_bar_is_as_long_as_its_number(samples: Samples) -> None:
 
 
 def test_the_pick_and_today_are_in_the_same_unit(samples: Samples) -> None:
-    assert samples.full.best is not None
     parts = {name: value / 100 for name, value in samples.full.best.time_s.as_dict().items()}
     short = replace(samples.full.best, time_s=TimeParts(**parts))
     table = of_class(tree(replace(samples.full, best=short)), "parts")[0]
@@ -321,7 +319,6 @@ def test_probes_show_predicted_with_its_interval_and_measured(samples: Samples) 
 
 def test_the_figures_are_the_rows(samples: Samples) -> None:
     best = samples.full.best
-    assert best is not None
     shown = [text(each) for each in of_class(tree(samples.full), "figure")]
     memory = format_bytes(best.memory_bytes.total)
     assert shown == [format_seconds(best.duration_s.p50), format_usd(best.cost_usd.p50), memory]
@@ -374,7 +371,6 @@ def test_lines_of_a_script_stand_together_and_under_no_empty_comment(samples: Sa
 
 def test_a_row_that_only_saves_at_other_times_says_so(samples: Samples) -> None:
     pick = samples.full.best
-    assert pick is not None
     rarer = replace(pick, config=replace(pick.config, checkpoint_every_steps=7))
     answer = replace(samples.full, today=rarer, alternatives=(rarer,))
     page = text(tree(answer))

@@ -52,7 +52,6 @@ def test_every_promised_key_is_there(samples: Samples, part: str) -> None:
 
 def test_the_parts_of_a_row_add_up(samples: Samples) -> None:
     best = recommendation_payload(samples.full)["best"]
-    assert best is not None
     assert list(best["time_s"]) == TIME_PARTS
     assert sum(best["time_s"].values()) == pytest.approx(best["duration_s"]["p50"], rel=1e-12)
     assert list(best["memory_bytes"]) == [*MEMORY_PARTS, "total", "usable"]
@@ -62,7 +61,6 @@ def test_the_parts_of_a_row_add_up(samples: Samples) -> None:
 
 def test_a_row_holds_every_knob_by_its_exact_name(samples: Samples) -> None:
     best = recommendation_payload(samples.full)["best"]
-    assert best is not None
     assert list(best["config"]) == list(KNOBS)
 
 
@@ -92,7 +90,6 @@ def test_a_number_that_is_not_finite_never_reaches_a_reader(samples: Samples, ba
 
 def test_scalars_of_arrays_become_plain_numbers(samples: Samples) -> None:
     best = samples.full.best
-    assert best is not None
     config = best.config.with_knobs(checkpoint_every_steps=np.int64(500))  # type: ignore[arg-type]
     row = row_payload(replace(best, config=config, checkpoints=np.int64(7)))  # type: ignore[arg-type]
     written = json.loads(dumps(row))
@@ -141,7 +138,6 @@ def test_the_limits_are_told_with_their_odds(samples: Samples) -> None:
 
 def test_why_nothing_fits_is_recorded_and_may_be_absent_in_older_records(samples: Samples) -> None:
     best, rejected = samples.full.best, samples.infeasible.rejected
-    assert best is not None
     batch = LongestBatch(8, 1024, "stated")
     missing = Shortfall(
         device="h100-sxm", device_count=1, config=best.config.as_dict(), resource="memory",

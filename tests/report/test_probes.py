@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 def test_every_probe_has_a_line_with_what_was_predicted_and_measured(samples: Samples) -> None:
     best = samples.full.best
-    assert best is not None
     slower = best.config.with_knobs(activation_checkpointing="full")
     runs = (
         run(best.config, 0.5, 1.0, wall_s=9.0),

@@ -249,7 +249,6 @@ def test_the_cheapest_probe_that_decides_between_explanations(tight_job: Job) ->
     explanations = {"disk": under(slow_disk), "padding": under(padded), "as stated": stated}
     cost = np.linspace(2.0, 1.0, len(candidates))
     decided = deciding_probe(explanations, cost, explanations["as stated"].bill.feasible)
-    assert decided is not None
     assert decided.decides
     assert explanations["as stated"].bill.feasible[decided.index]
     shows = decided.shows

@@ -222,7 +222,6 @@ def test_what_ran_out_of_memory_and_what_is_pending_are_not_tried_again_by_the_n
     history.pending.append(pending)
     posterior = Posterior(machine, history)
     found = next_of_several(posterior)
-    assert found is not None
     assert found.index not in {pending, too_large}
     assert found.index not in posterior.twins(pending)
     assert found.fits_probability == posterior.unsettled().fits_probability[found.index]
@@ -236,7 +235,6 @@ def test_trials_of_other_samplers_teach_the_residuals(machines: list[Machine]) -
         probe(study, machine)
     study.sampler = sampler
     index, _ = probe(study, machine)
-    assert sampler.last is not None
     assert sampler.last.index == index
     assert len(sampler.posterior(study).history.tried) == 7
 
@@ -327,10 +325,8 @@ def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machi
     assert left.saving == pytest.approx(left.fraction * value)
     assert verdict(posterior, proposal, ProbeBudget(next_cost=left.saving / 2)) is None
     dear = verdict(posterior, proposal, ProbeBudget(next_cost=left.saving * 2))
-    assert dear is not None
     assert dear.rule == "saving"
     spent = verdict(posterior, proposal, ProbeBudget(next_cost=0.02, spent=0.99, limit=1.0))
-    assert spent is not None
     assert spent.rule == "budget"
     assert 0 < spent.remaining.bound < 1
     for stop in (dear, spent):
@@ -355,7 +351,6 @@ def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
         ended = verdict(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
         if ended is not None:
             break
-    assert ended is not None
     assert ended.rule == "regret"
     assert first is not None
     assert ended.remaining.fraction < min(0.003, first)
@@ -381,7 +376,6 @@ def test_what_one_run_learned_saves_probes_in_the_next(grid: Grid, tmp_path: Pat
         warm: list[float] = []
         for _ in range(4):
             proposal = next_probe(Posterior(machine, history, prior.observed))
-            assert proposal is not None
             measured = machine.probe(proposal.index)
             if measured is None:
                 history.learn_oom(machine, proposal.index)

@@ -70,7 +70,6 @@ def test_an_answer_that_makes_sense_is_taken(tmp_path: Path) -> None:
 def test_an_answer_about_the_allocator_is_read(tmp_path: Path) -> None:
     found = ask(tmp_path, answering({**GOOD, "allocator": ALLOCATOR}))
     assert isinstance(found, Traced)
-    assert found.allocator is not None
     assert found.allocator.roomy.at.op == "mm"
 
 

@@ -220,7 +220,6 @@ def test_runs_that_fit_an_a100_fit_its_simulated_allocator(
     )
     assert isinstance(found, Traced), found
     allocator = found.allocator
-    assert allocator is not None
     assert allocator.limited.out_of_memory is None
     assert allocator.expandable.out_of_memory is None
     assert found.peak_bytes <= allocator.needed <= allocator.roomy.reserved

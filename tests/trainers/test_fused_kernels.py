@@ -136,7 +136,6 @@ def test_a_file_with_liger_keeps_it_unless_the_user_opens_the_knob(tmp_path: Any
     stated = {"data.rows": 1000}
     found = load_jobs(path, Overrides(gpus=("h100:1",), stated=stated))[0].job
     assert found.lock["kernels"] == "liger"
-    assert found.today is not None
     assert found.today.kernels == "liger"
     assert found.software.kernels == "eager"
     opened = Overrides(gpus=("h100:1",), stated=stated, allow=("kernels",))
@@ -169,7 +168,6 @@ def test_a_stated_liger_that_the_family_lacks_is_given_up_and_told(tmp_path: Any
     )
     stated = {"data.rows": 1000, "method.kind": "full", "data.max_length": 512}
     found = load_jobs(path, Overrides(gpus=("a100:1",), stated=stated))[0].job
-    assert found.today is not None
     assert (found.today.kernels, found.lock.get("kernels")) == ("liger", None)
     (note,) = [each for each in found.assumed if each.value == "liger is not kept"]
     assert "Liger has no kernels for the model's family" in note.why

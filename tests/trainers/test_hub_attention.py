@@ -43,7 +43,6 @@ def test_a_hub_kernel_is_the_flash_attention_it_holds(
     tmp_path: Path, kernel: str, knob: str
 ) -> None:
     job = trl_job(tmp_path, kernel)
-    assert job.today is not None
     assert job.today.attention == job.lock["attention"] == knob
     assert job.software.hub_kernels is not None
     assert job.software.flash_attn is job.software.flash_attn_3 is None
@@ -53,7 +52,6 @@ def test_a_hub_kernel_is_the_flash_attention_it_holds(
 def test_its_spelling_stays_in_the_file_and_another_kernel_replaces_it(tmp_path: Path) -> None:
     kernel = "kernels-community/flash-attn2"
     job = trl_job(tmp_path, kernel)
-    assert job.today is not None
     split = job.today.with_knobs(micro_batch_size=1, gradient_accumulation_steps=2)
     assert job.global_batch_size == 2
     kept = patched("same", job, job.offers[0], split)

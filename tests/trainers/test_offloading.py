@@ -153,5 +153,4 @@ def test_a_file_that_offloads_is_priced_so_and_may_leave_it(tmp_path: Any) -> No
     found = load_jobs(path, Overrides(gpus=("h100:1",), stated={"data.rows": 1000}))[0].job
     assert "offload" not in found.lock
     assert not found.allow  # opened where nothing fits without
-    assert found.today is not None
     assert found.today.offload == "activations"

@@ -68,7 +68,6 @@ def test_litgpt_shards_and_recomputes_on_several_devices(
     tmp_path: Path, devices: int, recomputes: str
 ) -> None:
     today = litgpt(tmp_path, devices=devices).today
-    assert today is not None
     assert today.activation_checkpointing == recomputes
     assert today.sharding == ("fsdp" if devices > 1 else "none")
 
@@ -78,7 +77,6 @@ def test_full_litgpt_on_several_devices_may_take_a_quarter_more(tmp_path: Path) 
     one, four = (litgpt(tmp_path, devices=n, adapters="optimizer: AdamW") for n in (1, 4))
     widened = four.uncounted_sd[1] ** 2 - one.uncounted_sd[1] ** 2
     assert np.sqrt(widened) * 1.2816 == pytest.approx(np.log(1.24), rel=0.06)
-    assert four.today is not None
     assert four.today.optimizer == "adamw_torch"
 
 
@@ -122,7 +120,6 @@ def test_peaks_are_those_of_litgpts_own_classes(tmp_path: Path, case: tuple[Any,
 
 def peak_gb(job: Job, rows: int) -> float:
     """[GB, 10^9 bytes] allocated, at so many rows of 512 tokens."""
-    assert job.today is not None
     config = job.today.with_knobs(micro_batch_size=rows)
     full = Lengths((512.0, 512.0), 512.0, 512, known=True)
     table = tabulate(
@@ -154,7 +151,6 @@ def test_torchtunes_files_run_its_own_code_sharded_and_may_have_dora(tmp_path: P
     job = load_jobs(path, Overrides(gpus=("2xh100",), stated=stated))[0].job
     assert (job.software.own_model, job.software.stack) == (True, "torchtune")
     assert job.method.is_dora
-    assert job.today is not None
     assert (job.today.sharding, job.today.adapter_dtype) == ("fsdp", "bf16")
 
 
@@ -180,7 +176,6 @@ def test_adapters_are_searched_in_the_dtype_that_the_trainer_has_them_in(
     path = tmp_path / "c.yaml"
     path.write_text(text)
     job = load_jobs(path, Overrides(gpus=("h100",), stated={"data.rows": 800}))[0].job
-    assert job.today is not None
     assert job.lock.get("adapter_dtype") == dtype
     assert job.today.adapter_dtype == (dtype or "fp32")
 
@@ -223,13 +218,11 @@ def test_torchtune_s_compiled_layers_keep_less(tmp_path: Path) -> None:
 
 def test_torchtune_s_offloaded_activations_are_priced(tmp_path: Path) -> None:
     job = torchtune(tmp_path, "enable_activation_offloading: true")
-    assert job.today is not None
     assert job.today.offload == "activations"
 
 
 def part(job: Job, name: str, **knobs: Any) -> float:
     """[bytes] of one part of the peak of today's run, rows filled."""
-    assert job.today is not None
     full = Lengths((2048.0, 2048.0), 2048.0, 2048, known=True)
     pair = (job.offers[0], job.today.with_knobs(**knobs))
     table = tabulate(COMPONENT, replace(job, lengths=full), Candidates.of([pair]))

@@ -149,7 +149,6 @@ def test_a_programs_own_names_of_sizes_are_read(
 ) -> None:
     found = command(f"{START} {flags}")
     today = found.today
-    assert today is not None
     assert (today.micro_batch_size, today.gradient_accumulation_steps) == (2, accumulation)
     assert (found.max_length, today.attention) == (length, attention)
 
@@ -183,7 +182,6 @@ def test_a_programs_own_flag_of_files_or_evaluation_widens_nothing(flag: str) ->
 @pytest.mark.parametrize(("share", "every"), [("0.25", 25), ("50", 50)])
 def test_saves_by_a_share_of_the_run_are_that_many(share: str, every: int) -> None:
     found = command(f"{START} --per_device_train_batch_size 10 --save_steps {share}")
-    assert found.today is not None
     assert (found.steps, found.today.checkpoint_every_steps) == (100, every)
 
 
@@ -199,7 +197,6 @@ def test_packing_wins_over_grouping_by_length_and_says_so(tmp_path: Path) -> Non
         "datasets: [{path: a, type: alpaca}]\n"
     )
     found = file(tmp_path / "a.yaml", text)
-    assert found.today is not None
     assert (found.today.packing, found.today.length_grouping) == ("on", "off")
     assert any(each.key == "length grouping" for each in found.assumed)
 
@@ -232,7 +229,6 @@ torchrun --nproc-per-node=$GPUS --module training.train \\
 @pytest.mark.parametrize("name", ["run.slurm", "run.sbatch", "run.bash", "run.sh"])
 def test_a_schedulers_script_is_read_and_its_sums_are_counted(tmp_path: Path, name: str) -> None:
     found = file(tmp_path / name, SBATCH)
-    assert found.today is not None
     assert (found.today.gradient_accumulation_steps, found.epochs) == (8, 1.0)
     assert (found.offers[0].count, found.global_batch_size) == (4, 64)
 
@@ -253,7 +249,6 @@ def test_a_command_names_its_file_from_the_root_of_the_repository(tmp_path: Path
         "datasets: [{path: a, type: alpaca}]\n"
     )
     found = file(tmp_path / "scripts" / "run.sh", "axolotl train configs/sft.yaml\n")
-    assert found.today is not None
     assert found.today.micro_batch_size == 3
     with pytest.raises(InputError, match="no such file is found"):
         file(tmp_path / "scripts" / "other.sh", "axolotl train configs/none.yaml\n")
@@ -305,7 +300,6 @@ def repository(folder: Path, script: str) -> Path:
 
 def says(found: Job) -> tuple[object, ...]:
     today = found.today
-    assert today is not None
     return (found.model.name, found.max_length, found.method.rank, found.epochs,
             today.micro_batch_size, today.gradient_accumulation_steps)  # fmt: skip
 
@@ -345,7 +339,6 @@ def test_the_file_of_settings_may_stand_in_a_variable(tmp_path: Path) -> None:
 def test_a_script_of_loaded_settings_is_given_back_with_the_pick_in_it(tmp_path: Path) -> None:
     (found,) = load_jobs(repository(tmp_path, LOADS % DEFAULT), asked())
     today = found.job.today
-    assert today is not None
     wanted = today.with_knobs(micro_batch_size=2, gradient_accumulation_steps=4)
     back = patched("same", found.job, found.job.offers[0], wanted)
     assert "per_device_train_batch_size=2," in back.text
@@ -400,10 +393,8 @@ spec:
 @pytest.mark.parametrize("text", [SKY, DSTACK, KUBERNETES])
 def test_a_task_of_an_orchestrator_is_the_script_that_it_runs(tmp_path: Path, text: str) -> None:
     found = file(tmp_path / "task.yaml", text)
-    assert found.today is not None
     assert (found.today.micro_batch_size, found.epochs) == (2, 3.0)
     assert (found.offers[0].count, found.global_batch_size) == (4, 8)
-    assert found.origin is not None
     assert found.origin.path.endswith("task.sh")
 
 
@@ -424,5 +415,4 @@ def test_a_file_of_another_kind_is_told_as_one_and_not_as_faulty_yaml(
 
 def test_unsloths_checkpointing_in_a_file_of_ones_own_is_plain_checkpointing() -> None:
     found = command(f"{START} --per_device_train_batch_size 2 --gradient_checkpointing unsloth")
-    assert found.today is not None
     assert found.today.activation_checkpointing == "full"

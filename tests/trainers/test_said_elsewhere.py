@@ -168,11 +168,9 @@ val_set_size: 0.1
 
 def test_evaluations_and_saves_by_a_share_of_the_run_are_that_many(tmp_path: Path) -> None:
     found = job(tmp_path / "a.yaml", f"{AXOLOTL}eval_steps: 0.05\nsave_steps: 0.25\n")
-    assert found.evaluation is not None
     assert (found.steps, found.evaluation.every_steps) == (1800, 90)
     assert today(found).checkpoint_every_steps == 450
     found = job(tmp_path / "b.yaml", f"{AXOLOTL}max_steps: 200\neval_steps: 0.1\n")
-    assert found.evaluation is not None
     assert found.evaluation.every_steps == 20
 
 

@@ -60,7 +60,6 @@ def warnings(found: Job) -> str:
 def test_a_command_that_is_the_text_of_a_variable_is_read(tmp_path: Path) -> None:
     found = job(tmp_path / "run.sh", HELD)
     assert found.model.name == "Qwen/Qwen2.5-0.5B"
-    assert found.today is not None
     assert (found.today.micro_batch_size, found.epochs) == (4, 2.0)
 
 
@@ -83,7 +82,6 @@ def test_a_command_in_a_variable_is_given_back_inside_its_quotes() -> None:
 
 def test_the_first_of_several_launches_is_priced_and_the_others_are_named(tmp_path: Path) -> None:
     found = job(tmp_path / "run.sh", SWEEP)
-    assert found.today is not None
     assert found.today.micro_batch_size == 2
     assert "another launch on line 3" in warnings(found).casefold()
     offer = found.offers[0]
@@ -97,7 +95,6 @@ def test_the_first_value_of_a_loop_is_priced_and_the_others_are_named(tmp_path: 
         "--per_device_train_batch_size $SIZE --max_steps 9\ndone\n"
     )
     found = job(tmp_path / "run.sh", text)
-    assert found.today is not None
     assert found.today.micro_batch_size == 2
     assert "size 4, 8" in warnings(found).casefold()
     assert shell_names("for A in 1 2; do\ndone\nfor A in 3; do\ndone\n") == {}
@@ -172,7 +169,6 @@ def test_a_launcher_may_say_a_flag_twice() -> None:
 def test_a_script_s_own_batch_size_is_each_device_s_and_stays(tmp_path: Path) -> None:
     text = "python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --batch_size 3 --max_steps 9 "
     found = job(tmp_path / "run.sh", text + "--output_dir o --num_train_epochs 1\n")
-    assert found.today is not None
     assert found.today.micro_batch_size == 3
     assert found.lock["micro_batch_size"] == 3
 
@@ -276,7 +272,6 @@ def test_a_launch_is_taken_by_name_or_number_and_changed_where_it_stands(
     file = tmp_path / "sweep.sh"
     file.write_text(LOOPS)
     found = load_jobs(file, Overrides(("h100",), stated={"data.rows": 9}), variant=name)[0].job
-    assert found.today is not None
     assert (found.method.rank, found.today.micro_batch_size) == (rank, size)
     assert "--variant 2 is the next" in warnings(found)
     made = patched(SAME, found, found.offers[0], replace(found.today, checkpoint_every_steps=7))

@@ -98,7 +98,6 @@ def test_of_two_trainings_in_a_script_the_first_is_priced_and_the_answer_says_so
 def test_axolotl_s_checkpointing_inside_fsdp_config_is_read(tmp_path: Path, key: str) -> None:
     inside = f"fsdp_config: {{{key}: true}}\ngradient_checkpointing: false\n"
     found = job(tmp_path / "a.yml", AXOLOTL + inside, gpu="h100:2")
-    assert found.today is not None
     assert found.today.activation_checkpointing == "full"
 
 
@@ -112,7 +111,6 @@ def test_axolotl_s_checkpointing_inside_fsdp_config_is_read(tmp_path: Path, key:
 )
 def test_torchtune_s_optimizer_is_read(tmp_path: Path, component: str, optimizer: str) -> None:
     found = job(tmp_path / "a.yaml", TUNE + f"optimizer: {{_component_: {component}}}\n")
-    assert found.today is not None
     assert found.today.optimizer == optimizer
 
 
@@ -218,7 +216,6 @@ def test_flags_of_accelerate_launch_win_over_its_config(
         "--num_train_epochs 1\n"
     )
     found = job(tmp_path / "run.sh", text, "h100", **{"method.kind": "full"})
-    assert found.today is not None
     assert (found.offers[0].count, found.max_length) == (count, 64)
     assert (found.today.sharding, found.today.precision) == (sharding, precision)
 
@@ -353,7 +350,6 @@ def test_llama_factory_s_newer_format_is_read_and_given_back(tmp_path: Path) -> 
     found = job(tmp_path / "a.yaml", FACTORY_V1, gpu="h100:2")
     assert (found.method.kind, found.method.base, found.method.rank) == ("lora", "nf4", 16)
     assert (found.max_length, found.steps, found.global_batch_size) == (512, 10, 16)
-    assert found.today is not None
     assert (found.today.micro_batch_size, found.today.sharding) == (2, "fsdp")
     changed = found.today.with_knobs(micro_batch_size=4, gradient_accumulation_steps=2)
     text = patched("same", found, found.offers[0], changed).text
@@ -363,7 +359,6 @@ def test_llama_factory_s_newer_format_is_read_and_given_back(tmp_path: Path) -> 
 def test_no_checkpoints_are_offloaded_where_none_are_made(tmp_path: Path) -> None:
     text = AXOLOTL + "gradient_checkpointing: true\nactivation_offloading: true\n"
     found = job(tmp_path / "a.yml", text)
-    assert found.today is not None
     changed = found.today.with_knobs(activation_checkpointing="none", offload="none")
     assert "activation_offloading" not in patched("same", found, found.offers[0], changed).text
 
@@ -453,7 +448,6 @@ def test_axolotl_s_ways_of_offloading_checkpoints_are_read_and_widen(
 ) -> None:
     more = f"gradient_checkpointing: true\nactivation_offloading: {word}\n"
     found = job(tmp_path / "a.yml", AXOLOTL + more)
-    assert found.today is not None
     assert found.today.offload == "activations"
     assert f"activation_offloading {word}" in first_warning(found).casefold()
 
@@ -464,11 +458,9 @@ def test_offloading_beside_sharding_is_priced_without_it_and_says_so_first(tmp_p
         "{fsdp_version: 2}\n"
     )
     found = job(tmp_path / "a.yml", AXOLOTL + more, gpu="h100:2")
-    assert found.today is not None
     assert found.today.offload == "none"
     assert "priced without it beside fsdp" in first_warning(found)
     alone = job(tmp_path / "a.yml", AXOLOTL + more, gpu="h100")
-    assert alone.today is not None
     assert alone.today.offload == "activations"
 
 
@@ -478,7 +470,6 @@ def test_compiling_beside_fused_kernels_is_priced_without_it_and_says_so_first(
     more = "torch_compile: true\nliger_rms_norm: true\nliger_fused_linear_cross_entropy: true\n"
     plugin = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
     found = job(tmp_path / "a.yml", AXOLOTL + plugin + more)
-    assert found.today is not None
     assert (found.today.compile, found.today.kernels) == ("off", "liger")
     assert "beside fused kernels" in first_warning(found)
 
@@ -499,7 +490,6 @@ def test_ms_swifts_own_words_say_the_job(tmp_path: Path) -> None:
 
 def test_ms_swift_gets_the_words_that_every_version_of_it_has(tmp_path: Path) -> None:
     found = job(tmp_path / "train.sh", SWIFT, "h100:2", rows=None)
-    assert found.today is not None
     wanted = found.today.with_knobs(activation_checkpointing="none", length_grouping="on")
     text = patched("same", found, found.offers[0], wanted).text
     assert "--gradient_checkpointing False" in text
@@ -563,7 +553,6 @@ def test_a_notebook_is_read_as_the_script_that_its_code_cells_are(tmp_path: Path
     )  # fmt: skip
     found = job(tmp_path / "a.ipynb", notebook(*cells))
     assert (found.model.name, found.max_length, found.method.rank) == (QWEN, 4096, 16)
-    assert found.today is not None
     wanted = found.today.with_knobs(micro_batch_size=1, gradient_accumulation_steps=8)
     back = patched("same", found, found.offers[0], wanted)
     assert back.name == "a.py"
@@ -620,7 +609,6 @@ def test_a_script_s_own_defaults_are_read_and_said(tmp_path: Path) -> None:
     assert made.model.name in QWEN
     assert (made.method.rank, made.method.base) == (24, "16bit")
     assert (made.epochs, made.max_length, made.global_batch_size) == (3, 768, 6 * 8)
-    assert made.origin is not None
     said = [each for each in made.origin.uncounted if "own defaults" in each.why]
     assert "lora_r 24" in said[0].value
     assert "per_device_train_batch_size 6" in said[0].value
@@ -681,14 +669,12 @@ def test_a_programs_own_num_epochs_makes_no_axolotl_of_its_arguments() -> None:
         "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16,
     }  # fmt: skip
     found = detect(values, "dpo.yaml")
-    assert found is not None
     assert found.name == "trl"
     read = found.read(values, "dpo.yaml").values
     assert (read["model"], read["data"]["max_length"], read["train"]["epochs"]) == (
         "Qwen/Qwen2.5-7B", 2048, 2.0,
     )  # fmt: skip
     axolotl = detect({"base_model": "Qwen/Qwen2.5-7B", "num_epochs": 2, "micro_batch_size": 1}, "a")
-    assert axolotl is not None
     assert axolotl.name == "axolotl"
 
 
@@ -705,7 +691,6 @@ def test_a_notebook_that_trains_by_a_command_is_the_script_of_its_commands(
     written = "%%writefile train.py\nargs = SFTConfig(max_length=77)\n"
     found = job(tmp_path / "a.ipynb", notebook("!pip install trl\n", written, "x = 1\n", cell))
     assert (found.max_length, found.global_batch_size, found.method.rank) == (1024, 8, 16)
-    assert found.today is not None
     wanted = found.today.with_knobs(micro_batch_size=2, gradient_accumulation_steps=2)
     back = patched("same", found, found.offers[0], wanted)
     assert back.name == "a.sh"

@@ -17,8 +17,6 @@ def fake() -> Any:
     """tests/training/fake.py as a module."""
     path = Path(__file__).with_name("fake.py")
     spec = importlib.util.spec_from_file_location("fake_training", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

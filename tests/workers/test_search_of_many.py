@@ -116,7 +116,7 @@ def searched(folder: Path) -> list[str]:
 @pytest.mark.slow
 def test_two_workers_find_what_one_finds_and_confirm_it(tmp_path: Path) -> None:
     found = many(tmp_path / "run")
-    alone = search(ground().job, found.bill, Machine(), tmp_path / "alone")
+    alone = search(found.bill, Machine(), tmp_path / "alone")
     assert pick_s(found) <= pick_s(alone) * 1.003
     assert found.explored.pick in found.explored.confirmed
     tried = searched(tmp_path / "run")
@@ -432,7 +432,7 @@ def test_a_study_that_prices_otherwise_than_this_machine_is_refused() -> None:
 def test_a_search_that_works_alone_cannot_be_joined(tmp_path: Path) -> None:
     found = ground()
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    search(found.job, found.bill, Machine(), tmp_path / "run", storage=url)
+    search(found.bill, Machine(), tmp_path / "run", storage=url)
     with pytest.raises(InputError, match="works alone"):
         work(None, url, "run", print)
     with pytest.raises(InputError, match="holds no study 'other'") as caught:
