@@ -151,6 +151,9 @@ def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
     Source: litgpt 0.5.13 finetune/lora.py, `validate`; data/json_data.py, val_split_fraction.
     """
     share = keys.number("data.init_args.val_split_fraction", "data.val_split_fraction")
+    if str(keys.at("eval.interval")) == "0":
+        msg = f"{keys.name}: eval.interval is 0, and litgpt divides the steps by it"
+        raise InputError(msg, "leave it out, or write a number of steps that is never reached")
     every, batches = keys.whole("eval.interval", low=1), keys.whole("eval.max_iters", low=1)
     if not share:
         return

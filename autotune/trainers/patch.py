@@ -29,6 +29,7 @@ from autotune.trainers.syntax.rewrite import (
     renamed_yaml,
     rewrite_json,
     rewrite_yaml,
+    safe_yaml,
 )
 from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell
 
@@ -207,9 +208,7 @@ def _values_of(syntax: str, text: str, name: str, launch: int) -> dict[str, Any]
     if syntax == "json":
         found: dict[str, Any] = json.loads(text)
         return found
-    from ruamel.yaml import YAML
-
-    loaded: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    loaded: dict[str, Any] = safe_yaml().load(text)
     return loaded
 
 

@@ -45,6 +45,7 @@ _TRL = {
     "model_init_kwargs", "assistant_only_loss", "dataset_num_proc", "packing_strategy",
 }  # fmt: skip
 _SHARED = {"base_model"}  # what many programs of people's own call the model as well
+_STARTS = {"deepspeed_config", "fsdp_config", "num_processes", "mixed_precision"}
 _FEW, _BATCH = 2, "per_device_train_batch_size"
 # Trainers whose settings stand in a file, and the programs that take them as flags as well: the
 # same words before another program are that program's own.
@@ -110,6 +111,8 @@ def _by_keys(found: set[str], able: Sequence[Trainer], name: str) -> str | None:
     batched = _BATCH in found and _BATCH not in schema_of(most).keys  # its own has another name
     # One key of its own says little of a program that cuts rows by a key it does not have.
     foreign = (found & set(MAX_LENGTH)) - set(schema_of(most).keys)
+    if most == "axolotl" and batched and not found & _SHARED:  # two words of it, in another's file
+        return "trl" if found & _TRL else "hf"
     if own >= _FEW or (own and found & _TRAINER and not batched and not foreign):
         return most
     if len(found & _TRAINER) >= _FEW or _BATCH in found:
@@ -168,6 +171,7 @@ def _refuse_mixture(found: set[str], one: str, others: list[str], name: str) -> 
 
 def _refuse_launcher(found: set[str], name: str) -> None:
     for kind, keys in (("accelerate", ACCELERATE_KEYS), ("DeepSpeed", DEEPSPEED_KEYS)):
-        if len(found & keys) >= (1 if kind == "DeepSpeed" else _FEW):
+        plain = kind == "accelerate" and "distributed_type" in found and bool(found & _STARTS)
+        if plain or len(found & keys) >= (1 if kind == "DeepSpeed" else _FEW):
             msg = f"{name} is a config of {kind}: it says how a job is started, not what is trained"
             raise InputError(msg, "name the trainer's file, and give this one with --beside FILE")

@@ -45,7 +45,7 @@ class Aim:
 
 
 _ON = r"true|1|yes|on"
-_EYES = r".*(-vl\b|-vl-|vision|llava|pixtral|smolvlm|internvl|-ocr\b|/blip).*"
+_EYES = r".*(-vl\b|-vl-|vision|llava|pixtral|smolvlm|internvl|-ocr\b|/blip|gr00t).*"
 _PICTURES = r".*(stable-diffusion|/sdxl|/flux\.).*"
 _EARS = r".*(whisper|voxtral|/csm-|-asr\b).*"
 _OFF = {"", "false", "none", "null", "0", "0.0", "[]", "{}"}
@@ -87,6 +87,7 @@ _FACTORY = (
     Sign("vision", "train_dataset", r".*(multimodal|mllm).*"),
     Sign("pretraining", "stage", "pt"),
     Sign("inference", "template", unless=(*_STEPS, *_TRAINS)),
+    Sign("inference", "adapter_name_or_path", unless=(*_STEPS, *_TRAINS)),
 )  # fmt: skip
 _TUNE = (
     Sign("evaluation", "tasks", unless=("optimizer",)),
@@ -156,7 +157,7 @@ _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
     (
         "vision",
-        r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*|\w*multi_?modal\w*",
+        r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*|\w*multi_?modal\w*|gr00t\w*",
     ),
     ("diffusion", r"(\w*_)?(t2i|text_to_image|unet)(_\w+)?"),
     ("classification", r"(\w+_)?run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
@@ -178,7 +179,7 @@ _CALLS: tuple[tuple[Objective, str], ...] = (
     ("audio", r"(Whisper|Csm|Voxtral)\w*|AutoModelForSpeechSeq2Seq|finetune_audio_layers"),
     ("vision", (r"FastVisionModel|UnslothVisionDataCollator|AutoModelForImageTextToText|"
                 r"AutoModelForVision2Seq|\w*VisionTrainer|finetune_vision_layers|"
-                r"(PaliGemma|Qwen\d\w*VL|Qwen2_5_VL|Llava\w*|Idefics\d?|Mllama|SmolVLM|Pixtral|"
+                r"GR00T\w*|(PaliGemma|Qwen\d\w*VL|Qwen2_5_VL|Llava\w*|Idefics\d?|Mllama|SmolVLM|Pixtral|"
                 r"InternVL|Blip\w*|Florence\w*)(ForConditionalGeneration|Processor)")),
     ("encoder", r"AutoModelFor(MaskedLM|Seq2SeqLM)|(M?T5|M?Bart|Pegasus)ForConditionalGeneration"),
     ("diffusion", r"(StableDiffusion|UNet2D|DDPM)\w*"),
@@ -339,6 +340,13 @@ def _called(name: str) -> str:
     stem = name.replace("\\", "/").rpartition("/")[2].casefold()
     spoken = re.search(r"(?<![a-z])(dpo|kto|orpo|simpo|cpo)(?![a-z])", stem)
     return f"its name is {stem}" if spoken and "sft" not in stem else ""
+
+
+def named_reward(name: str) -> Aim:
+    """A reward model, where a script's own name says so and nothing in it: its model is its own."""
+    stem = name.replace("\\", "/").rpartition("/")[2].casefold().removesuffix(".py")
+    said = re.fullmatch(r"(\w+_)?reward_model(l?ing)?(_\w+)?", stem)
+    return Aim("reward", f"its name is {stem}") if said else Aim()
 
 
 def _named(text: str) -> Objective:

@@ -17,6 +17,7 @@ from autotune.domain.typed.values import shown
 from autotune.trainers import words
 from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_base, read_variant
+from autotune.trainers.hf.evaluation import read_held_out
 from autotune.trainers.hf.keys import FULL, spell_argument
 from autotune.trainers.hf.read import (
     EPOCHS,
@@ -24,7 +25,6 @@ from autotune.trainers.hf.read import (
     attention_of,
     keep_optimizer,
     read_batch,
-    read_held_out,
     read_length_of_run,
     read_precision,
     read_shared,

@@ -105,7 +105,9 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
         parsed.knobs["offload"] = "activations"
     if (keys.word("loss._component_") or "").endswith(".CrossEntropyLoss"):  # torch's own
         parsed.loss = "upcast"
-    parsed.part("data", max_length=keys.whole("tokenizer.max_seq_len", low=1))
+    length = keys.whole("tokenizer.max_seq_len", low=1)
+    of_rows = keys.whole("dataset.max_seq_len", low=1)  # of recipes before 0.3, and own data sets
+    parsed.part("data", max_length=length or of_rows)
     parsed.saves_per_epoch = 1.0
     parsed.kept |= {"checkpoint_every_steps", "save_total_limit"}
     leave_rest(keys, parsed)

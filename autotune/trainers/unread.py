@@ -95,7 +95,7 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
 # Of a program's own flags, words that speak of what decides a run; not of its evaluation or files.
 _SPEAKS = re.compile(
     r"(?!max_(completion|prompt)_|(eval|test|val|valid|generat|gen|infer|sample|use_wandb|data|dataset|save|load|log)_)\w*?"
-    r"(accum|epochs?\b|batch_size|batch\b|batch_method|seq_?len|max_\w*len|lora|quant|4bit|8bit|"
+    r"(accum|epochs?\b|batch_size|bsz|batch\b|batch_method|seq_?len|max_\w*len|lora|quant|4bit|8bit|"
     r"bits|attn|attention|deepspeed_config|offload|zero_|(grad\w*|activation)_checkpoint|freeze|parallel)\w*"
 )
 _NAMES_A_PLACE = re.compile(
@@ -141,6 +141,11 @@ def leave_uncounted(parsed: Parsed, devices: int) -> None:
     if meaning.get("packing") == "on" and meaning.get("length_grouping") == "on":
         parsed.knobs["length_grouping"] = "off"
         why = "packed sequences have one length already: it changes nothing"
+        parsed.keep("length_grouping", "length grouping", "on", why)
+    filled = parsed.values.get("data", {}).get("padding") == "max_length"
+    if filled and meaning.get("length_grouping") == "on":
+        parsed.knobs["length_grouping"] = "off"
+        why = "rows that are filled up have one length already: it changes nothing"
         parsed.keep("length_grouping", "length grouping", "on", why)
     fused = meaning.get("kernels") not in {None, "none"} and meaning.get("precision") != "fp8"
     if fused and meaning.get("compile") not in {None, "off"}:

@@ -22,16 +22,16 @@ from autotune.trainers.hf.adapter import (
     weights_dtype,
 )
 from autotune.trainers.hf.arguments import training_arguments
+from autotune.trainers.hf.evaluation import HELD_OUT, read_held_out
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.read import (
     EPOCHS,
-    HELD_OUT,
     TRL_DEFAULTS,
     read_batch,
-    read_held_out,
     read_length_of_run,
     read_model,
+    read_padding,
     read_precision,
     read_shared,
 )
@@ -101,7 +101,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     if length is None:
         length = 2048
         parsed.note("data.max_length", length, "not in the file; from_pretrained's default")
-    parsed.part("data", max_length=length)
+    parsed.part("data", max_length=length, padding=read_padding(keys))
     read_precision(keys, parsed)
     recompute = keys.get("use_gradient_checkpointing")
     if recompute is None:

@@ -19,6 +19,7 @@ from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
+from autotune.trainers.syntax.rewrite import safe_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,7 +159,7 @@ def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file
 
 
 def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
-    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.parser import Parser
 
@@ -172,7 +173,7 @@ def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
             scan.see(event)
             return event
 
-    yaml = YAML(typ="safe", pure=True)
+    yaml = safe_yaml()
     yaml.Parser = Checked
     try:
         return yaml.load(text), scan.lines
@@ -185,7 +186,9 @@ def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
             msg = f"{name} is no job file; it looks like training data"
             hint = f"autotune tune --model NAME --data {name} --gpu NAME"
             raise InputError(msg, hint) from None
-        raise InputError(msg, "fix the YAML at that line") from None
+        twice = "a trainer's own parser takes the last one: keep the one that is meant"
+        hint = twice if isinstance(error, DuplicateKeyError) else "fix the YAML at that line"
+        raise InputError(msg, hint) from None
     except (YAMLError, ValueError, OverflowError, RecursionError, TypeError, KeyError) as error:
         problem = (str(error).splitlines() or ["not valid YAML"])[0][:200]
         msg = f"{name}: {problem}"

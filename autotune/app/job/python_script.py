@@ -11,7 +11,7 @@ from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.keys import OWN_LENGTH
 from autotune.trainers.registry import TRAINERS
-from autotune.trainers.scope import aim_of, settled, take_aim
+from autotune.trainers.scope import aim_of, named_reward, settled, take_aim
 
 if TYPE_CHECKING:
     from autotune.app.job.file import Document
@@ -53,6 +53,7 @@ def python_document(
     script = parse_script(text, name, settings)
     if not aim.said:
         aim = aim_of(script.trainer, script.values)
+        aim = aim if aim.said else named_reward(name)
         aim = settled(aim, name, overrides.priced_as, script.values)
     refuse_computed(script, name, loads=loads)
     made = TRAINERS[script.trainer].read(script.values, Path(name).name)

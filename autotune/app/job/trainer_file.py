@@ -66,6 +66,7 @@ def own_document(
     Raises InputError as `script_document` does, and for a file that is neither's.
     """
     values = document.values
+    _refuse_record(values, str(path))
     dialect = detect(values, str(path))
     if dialect is None:
         script = script_in(values)
@@ -83,13 +84,22 @@ def own_document(
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
 
 
+def _refuse_record(values: dict[str, Any], name: str) -> None:
+    """Raise InputError for the config.yaml that W&B keeps of a run: each value is a mapping."""
+    kept = [each for key, each in values.items() if "wandb" not in key]
+    if kept and all(isinstance(each, dict) and set(each) <= {"desc", "value"} for each in kept):
+        msg = f"{name} is what W&B kept of a run, and not what it was started with"
+        hint = "name the trainer's file or command; `autotune learn FOLDER` reads what it measured"
+        raise InputError(msg, hint)
+
+
 def _refuse_unknown(document: Document) -> None:
     """Raise InputError for a file most of whose keys neither a job file nor a trainer has."""
     from autotune.domain.typed.job import JobFile
 
     known = {*JobFile.model_fields, "phases", "runs"}
     odd = [key for key in document.values if key not in known]
-    plain = not _OF_A_JOB & set(document.values)
+    plain = not _OF_A_JOB & set(document.values) or isinstance(document.values.get("model"), dict)
     if len(odd) > (0 if plain else max(_FEW_ODD, len(document.values) / 2)):
         aim = aim_of("llamafactory", document.values)
         if aim.said and aim.objective == "merging":  # a file that only exports has no other sign
@@ -185,6 +195,8 @@ def command_document(
     )  # fmt: skip
 
 
+# How far a batch on each of several devices, or a model spread over them, may lie: assumptions.
+_SPLIT_SD = (0.40, 0.30)
 # What a variable that holds flags may switch on: an adapter, an offload, checkpointing. Wide.
 _UNKNOWN_SD = (0.40, 0.40)
 
@@ -297,8 +309,12 @@ def _add_launcher(
     read_beside(made, values, path, replace(overrides, beside=more), launched)
     visible = visible_devices(parsed)
     if made.devices is None and visible is not None and visible > 1:
-        why = f"one process is started; CUDA_VISIBLE_DEVICES names {visible}"
-        made.note("devices", 1, why)
+        why = (
+            f"one process is started, and CUDA_VISIBLE_DEVICES names {visible}: priced on one; a "
+            "Trainer that no launcher starts puts a batch on each (DataParallel), unless the model "
+            "is placed over them"
+        )
+        made.uncounted.append(Uncounted("devices", str(visible), why, *_SPLIT_SD))
         made.devices = 1
 
 

@@ -31,14 +31,13 @@ from autotune.trainers.hf.adapter import (
     read_variant,
     variant_keys,
 )
+from autotune.trainers.hf.evaluation import read_evaluation, read_held_out
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.read import (
     HF_DEFAULTS,
     read_attention,
     read_checkpointing,
     read_compile,
-    read_evaluation,
-    read_held_out,
     read_length_of_run,
     read_loading,
     read_offload,

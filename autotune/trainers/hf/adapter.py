@@ -24,12 +24,12 @@ _DTYPES = {
 # What public scripts call the same. Source: peft examples/sft/train.py, qlora.py, DeepSpeed-Chat's
 # main.py, FastChat's train_lora.py, Firefly's and BELLE's, Chinese-LLaMA-Alpaca's, ORPO's main.py.
 OWN_FLAGS = {
-    "lora_r": ("lora_dim",),
+    "lora_r": ("lora_dim", "peft_lora_r"), "lora_alpha": ("peft_lora_alpha",),
     "lora_target_modules": ("lora_modules", "target_modules", "trainable"),
-    "use_peft": ("use_peft_lora",), "quantization_bit": ("bits", "quant_bit"),
+    "use_peft": ("use_peft_lora",), "quantization_bit": ("bits", "quant_bit", "load_in_bits"),
     "load_in_4bit": ("use_4bit_quantization", "q_lora", "use_4bit"),
     "load_in_8bit": ("use_8bit_quantization", "use_8bit"),
-    "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len",
+    "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len", "sequence_len",
                    "response_max_length", "total_max_len"),
     "length": ("source_max_len", "target_max_len", "max_source_length", "max_target_length"),
     "max_steps": ("train_steps", "max_train_steps", "num_train_steps"),
@@ -44,7 +44,9 @@ OWN_FLAGS = {
 def read_adapter(keys: Keys, parsed: Parsed) -> None:
     """LoRA of TRL's ModelConfig or PEFT's LoraConfig; full only where the file says so."""
     rank = keys.whole("lora_r", "lora_rank", *OWN_FLAGS["lora_r"]) or None  # 0 is no adapter
-    alpha = keys.number("lora_alpha")
+    if rank is None and keys.at("lora_alpha") is not None:  # LoraConfig's own word for it
+        rank = keys.whole("r") or None
+    alpha = keys.number("lora_alpha", *OWN_FLAGS["lora_alpha"])
     dropout = keys.number("lora_dropout")
     targets = keys.words("lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"])
     peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])

@@ -67,6 +67,7 @@ WORDS: Words = {
     ),
 }  # fmt: skip
 OWN_LENGTH = "the length that the script cuts rows at"  # where it is computed
+PADS = "pad_to_max_length"  # of run_clm.py and its like; of a script by what it calls
 BY_SCRIPT = "by a call of the script"  # on the model itself, beside the arguments
 CHECKPOINTING = tuple(word.key for word in WORDS["activation_checkpointing"])
 _NO_WORD = {"kernels": "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"}

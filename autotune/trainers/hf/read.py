@@ -14,7 +14,15 @@ from autotune.domain.config import hub_attention
 from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter
-from autotune.trainers.hf.keys import ATTENTION, BY_SCRIPT, CHECKPOINTING, COMPILE_MODES, WORDS
+from autotune.trainers.hf.evaluation import HELD_OUT, read_evaluation, read_held_out
+from autotune.trainers.hf.keys import (
+    ATTENTION,
+    BY_SCRIPT,
+    CHECKPOINTING,
+    COMPILE_MODES,
+    PADS,
+    WORDS,
+)
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 
@@ -51,7 +59,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     keys = Keys(values, name)
     parsed = Parsed(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
     read_batch(keys, parsed)
-    read_length_of_run(keys, parsed, EPOCHS, "epochs")
+    read_length_of_run(keys, parsed, EPOCHS, *_OWN_EPOCHS)
     read_model(keys, parsed)
     read_adapter(keys, parsed)
     length = keys.whole(*MAX_LENGTH, low=1)
@@ -60,7 +68,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
         parsed.note(
             "data.max_length", length, "not in the file; SFTConfig's default, which cuts rows"
         )
-    parsed.part("data", max_length=length)
+    parsed.part("data", max_length=length, padding=read_padding(keys))
     read_precision(keys, parsed)
     read_attention(keys, parsed, "attn_implementation", "model_init_kwargs.attn_implementation")
     if keys.get("fsdp"):
@@ -73,6 +81,11 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     read_words(keys, parsed, "packing")
     leave_rest(keys, parsed)
     return parsed
+
+
+def read_padding(keys: Keys) -> str | None:
+    """Rows that a program's own code fills up to the length; None: to the longest of a batch."""
+    return "max_length" if keys.switch(PADS) else None
 
 
 _STAGES = {"0": "ddp", "1": "zero2", "2": "zero2", "3": "zero3"}
@@ -136,12 +149,19 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
 
 # What programs with flags of their own call them.
 _OWN_BATCH = {
-    "micro_batch_size": ("batch_size", "batch_size_per_device", "micro_batch"),
+    "micro_batch_size": (
+        "batch_size", "batch_size_per_device", "micro_batch", "per_device_train_batch",
+        "per_device_batch_size", "batch_size_per_gpu", "bsz_per_device", "bs_per_device",
+        "train_bsz_per_gpu",
+    ),
     "gradient_accumulation_steps": (
         "grad_accum", "grad_accum_steps", "gradient_accumulation", "accumulation_steps", "grad_acc",
         "grad_accumulation_steps", "gradient_accumulation_step",
     ),
 }  # fmt: skip
+
+
+_OWN_EPOCHS = ("epochs", "n_epochs", "num_epoch", "max_epochs", "epoch")
 
 
 def _own_count(keys: Keys, parsed: Parsed, knob: str) -> int | None:
@@ -237,8 +257,8 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
     """How often a checkpoint is saved: in steps, an epoch, or never."""
     strategy = keys.word("save_strategy")
     every = keys.number("save_steps", low=-1)
-    limit = keys.whole("save_total_limit")
-    if limit:
+    limit = keys.whole("save_total_limit", low=-1)
+    if limit and limit > 0:  # the Trainer keeps all at 0 and below
         parsed.knobs["save_total_limit"] = limit
     if keys.switch("load_best_model_at_end"):
         why = "saves must meet the evaluations where the best is loaded at the end"
@@ -355,43 +375,3 @@ def read_offload(keys: Keys, parsed: Parsed) -> None:
         parsed.note("activation_offloading", "true", why)
     if any(keys.switch(f"fsdp_config.{name}") for name in FSDP_OFFLOADS):
         parsed.knobs["offload"] = "all"
-
-
-# What programs call the rows that they take from the training for evaluation. Source: trl 1.16
-# scripts/utils.py, datasets `train_test_split`, alpaca-lora's finetune.py.
-HELD_OUT = ("test_split_size", "test_size", "val_set_size", "val_size")
-
-
-def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:
-    """Rows of the data that evaluate and are not trained on: a share below 1, or how many."""
-    stated = keys.number(*names)
-    if stated and stated != 1.0:
-        parsed.part("data", held_out=stated)
-
-
-def _evaluate_by_share(parsed: Parsed, share: float) -> int | None:
-    """`eval_steps: 0.1`: ten evaluations over the whole run; how many steps apart, if known."""
-    train = parsed.values.get("train", {})
-    if "steps" in train:
-        steps: int = train["steps"]
-        return math.ceil(share * steps)
-    if train.get("epochs"):
-        parsed.evaluations_per_epoch = 1.0 / (share * train["epochs"])
-    return None
-
-
-def read_evaluation(keys: Keys, parsed: Parsed) -> None:
-    """Evaluations, of rows that are held out; of others the arguments do not say how many."""
-    strategy = keys.word("eval_strategy", "evaluation_strategy")
-    every = keys.number("eval_steps", low=-1)
-    batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
-    first = keys.switch("eval_on_start")
-    keys.get("do_eval")
-    keys.get("do_train")
-    if strategy in {"steps", "epoch"} or (strategy is None and every and every > 0):
-        whole = int(every) if every and every >= 1 and strategy != "epoch" else None
-        parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
-        if every and 0 < every < 1 and strategy != "epoch":
-            whole = _evaluate_by_share(parsed, every)
-        parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)
-        parsed.values.setdefault("evaluation", {})

@@ -28,7 +28,7 @@ from autotune.trainers.launch.run_script import trainer_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.scope import at_key
-from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml
+from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml, safe_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,9 +270,7 @@ def _is_stated(value: object) -> bool:
 def _read(syntax: str, text: str) -> object:
     if syntax == "json":
         return json.loads(text)
-    from ruamel.yaml import YAML
-
-    return YAML(typ="safe", pure=True).load(text)
+    return safe_yaml().load(text)
 
 
 _LONGEST = 1000

@@ -22,6 +22,7 @@ from autotune.trainers.hf.adapter import (
     read_variant,
     variant_keys,
 )
+from autotune.trainers.hf.evaluation import read_held_out
 from autotune.trainers.hf.keys import FULL, LIGER, spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import trainer_notes
@@ -29,7 +30,6 @@ from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
     read_batch,
-    read_held_out,
     read_length_of_run,
     read_model,
     read_precision,

@@ -59,6 +59,25 @@ def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:
     return (found.pop() if sure else None), bool(found)
 
 
+def pads(tree: ast.Module, stated: Values) -> bool:
+    """Whether a script's own tokenizer call or collator fills rows up to their greatest length.
+
+    A call that returns tensors is of an answer being generated.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        typed = {key.arg: key.value for key in node.keywords}
+        padding, returned = typed.get("padding"), typed.get("return_tensors")
+        tensors = returned is not None and ast.unparse(returned) != "None"
+        cuts = "max_length" in typed or "DataCollator" in _name_of(node)
+        if padding is not None and cuts and not tensors:
+            known, value = stated.literal(padding)
+            if known and value == "max_length":
+                return True
+    return False
+
+
 _ROWS, _TENSORS, _PASSED = range(3)  # in this order one decides where there are several
 
 

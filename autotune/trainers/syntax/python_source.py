@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.domain.errors import InputError
-from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, WORDS
+from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
 from autotune.trainers.schema import schema_of
-from autotune.trainers.syntax.python_beside import cut_at, filled, recomputes, set_later
+from autotune.trainers.syntax.python_beside import cut_at, filled, pads, recomputes, set_later
 from autotune.trainers.syntax.python_settings import settings_files
 from autotune.trainers.syntax.python_values import Values
 
@@ -106,12 +106,14 @@ def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
-    if made.trainer != "unsloth" and _trains_in_full(tree):
+    if made.trainer != "unsloth" and _trains_in_full(tree, made.values, settings):
         made.values.setdefault("use_peft", False)
     if made.trainer == "hf" and not _LENGTHS & {*made.values, *made.computed}:
         cut, lost = cut_at(tree, stated)
         made.values |= {"max_length": cut} if cut is not None else {}
         made.computed += [OWN_LENGTH] if lost else []
+    if pads(tree, stated):
+        made.values[PADS] = True
     quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
@@ -175,13 +177,29 @@ def _keywords(tree: ast.Module) -> set[str]:
     return {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
 
 
-def _trains_in_full(tree: ast.Module) -> bool:
-    """Whether it hands a model to a trainer, and no name in it speaks of adapters."""
+def _trains_in_full(
+    tree: ast.Module, made: dict[str, Any], settings: dict[str, Any] | None
+) -> bool:
+    """Whether it hands a model to a trainer, and no name in it or its settings is of adapters."""
     names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
     names |= _keywords(tree)
     names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names |= {str(key) for key in settings or {}}
     trains = "train" in names and any(name.endswith("Trainer") for name in names)
+    trains = trains and ("model_name_or_path" in made or _loads_model(tree))
     return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
+
+
+def _loads_model(tree: ast.Module) -> bool:
+    """Whether the file itself makes a model; what another of its files makes may have adapters."""
+    for node in ast.walk(tree):
+        function = node.func if isinstance(node, ast.Call) else None
+        if getattr(function, "attr", "") in {"from_pretrained", "from_config"}:
+            owner = getattr(function, "value", None)
+            name = str(getattr(owner, "attr", getattr(owner, "id", "")))
+            if re.search("Model|LM", name):
+                return True
+    return False
 
 
 def loads_of(text: str, name: str) -> tuple[list[str], bool]:

@@ -64,10 +64,30 @@ def _yaml_one(text: str, path: list[str], value: object) -> str:
     return text  # pragma: no cover - a path is never empty
 
 
-def _compose(text: str) -> Any:  # noqa: ANN401
-    from ruamel.yaml import YAML
+def safe_yaml() -> Any:  # noqa: ANN401 - ruamel's YAML
+    """The reader of trainers' YAML: a key that stands there twice with one value is that value.
 
-    return YAML(typ="safe", pure=True).compose(text)
+    PyYAML, with which trainers read theirs, takes the last without a word.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import SafeConstructor
+
+    class Same(SafeConstructor):
+        """Refuses a key that is stated twice where the two values differ."""
+
+        def check_mapping_key(self, *args: Any) -> bool:  # noqa: ANN401 - as ruamel hands them
+            *_, mapping, key, value = args
+            if key in mapping and mapping[key] == value and type(mapping[key]) is type(value):
+                return False
+            return bool(super().check_mapping_key(*args))
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = Same
+    return yaml
+
+
+def _compose(text: str) -> Any:  # noqa: ANN401
+    return safe_yaml().compose(text)
 
 
 def _nested(path: list[str], value: object) -> object:

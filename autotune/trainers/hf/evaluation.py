@@ -1,0 +1,51 @@
+"""Evaluations during a run, and the rows held out for them, in the words of TrainingArguments.
+
+Source: training_args.py of transformers 4.57.6 to 5.23.0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.trainers.parsed import Keys, Parsed
+
+# What programs call the rows that they take from the training for evaluation. Source: trl 1.16
+# scripts/utils.py, datasets `train_test_split`, alpaca-lora's finetune.py.
+HELD_OUT = ("test_split_size", "test_size", "val_set_size", "val_size")
+
+
+def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:
+    """Rows of the data that evaluate and are not trained on: a share below 1, or how many."""
+    stated = keys.number(*names)
+    if stated and stated != 1.0:
+        parsed.part("data", held_out=stated)
+
+
+def _evaluate_by_share(parsed: Parsed, share: float) -> int | None:
+    """`eval_steps: 0.1`: ten evaluations over the whole run; how many steps apart, if known."""
+    train = parsed.values.get("train", {})
+    if "steps" in train:
+        steps: int = train["steps"]
+        return math.ceil(share * steps)
+    if train.get("epochs"):
+        parsed.evaluations_per_epoch = 1.0 / (share * train["epochs"])
+    return None
+
+
+def read_evaluation(keys: Keys, parsed: Parsed) -> None:
+    """Evaluations, of rows that are held out; of others the arguments do not say how many."""
+    strategy = keys.word("eval_strategy", "evaluation_strategy")
+    every = keys.number("eval_steps", low=-1)
+    batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
+    first = keys.switch("eval_on_start")
+    keys.get("do_eval")
+    keys.get("do_train")
+    if strategy in {"steps", "epoch"} or (strategy is None and every and every > 0):
+        whole = int(every) if every and every >= 1 and strategy != "epoch" else None
+        parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
+        if every and 0 < every < 1 and strategy != "epoch":
+            whole = _evaluate_by_share(parsed, every)
+        parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)
+        parsed.values.setdefault("evaluation", {})
