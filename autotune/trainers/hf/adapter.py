@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
+from autotune.trainers.hf.keys import PADS
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ OWN_FLAGS = {
     "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len", "sequence_len",
                    "response_max_length", "total_max_len"),
     "length": ("source_max_len", "target_max_len", "max_source_length", "max_target_length"),
+    "epochs": ("epochs", "n_epochs", "num_epoch", "max_epochs", "epoch"), "padding": (PADS,),
     "max_steps": ("train_steps", "max_train_steps", "num_train_steps"),
     "sharding": ("zero_stage",),
     "attention": (

@@ -59,7 +59,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     keys = Keys(values, name)
     parsed = Parsed(trainer, defaults=dict(TRL_DEFAULTS if trainer == "trl" else HF_DEFAULTS))
     read_batch(keys, parsed)
-    read_length_of_run(keys, parsed, EPOCHS, *_OWN_EPOCHS)
+    read_length_of_run(keys, parsed, EPOCHS, *OWN_FLAGS["epochs"])
     read_model(keys, parsed)
     read_adapter(keys, parsed)
     length = keys.whole(*MAX_LENGTH, low=1)
@@ -159,9 +159,6 @@ _OWN_BATCH = {
         "grad_accumulation_steps", "gradient_accumulation_step",
     ),
 }  # fmt: skip
-
-
-_OWN_EPOCHS = ("epochs", "n_epochs", "num_epoch", "max_epochs", "epoch")
 
 
 def _own_count(keys: Keys, parsed: Parsed, knob: str) -> int | None:
