@@ -252,6 +252,7 @@ class Origin:
     objective: Objective = "sft"  # what the file trains; the job says as what it is priced
     uncounted: tuple[Uncounted, ...] = ()
     launch: int = field(default=0, metadata=LATER)  # of a script with several, from 0 on
+    kept: tuple[str, ...] = field(default=(), metadata=LATER)  # knobs that it cannot be told
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         "trainer": origin.trainer, "syntax": origin.syntax, "typed_in": str(whole(".")),
         "path": str(whole(origin.path)) if origin.path else "",
         **({"launch": origin.launch} if origin.launch else {}),
+        **({"kept": list(origin.kept)} if origin.kept else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],

@@ -58,6 +58,8 @@ def python_document(
     refuse_computed(script, name, loads=loads)
     made = TRAINERS[script.trainer].read(script.values, Path(name).name)
     take_aim(made, aim)
+    if script.total:
+        made.global_batch = made.batch_on(1)
     if script.again:
         lines = ", ".join(map(str, script.again))
         why = "the script trains again there: the price is of its first training alone"

@@ -15,6 +15,7 @@ from autotune.app.job.file import Document, document_of, read_document, read_tex
 from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.app.job.python_script import python_document
+from autotune.app.job.started_script import Started, joined, keep_unsaid, note_script, started
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
@@ -131,6 +132,7 @@ def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:
     values = _values_of(origin, name)
     made = TRAINERS[origin.trainer].read(values, name)
     made.knobs.update(origin.knobs)
+    made.kept |= set(origin.kept)
     made.devices = origin.devices
     return made, values
 
@@ -174,7 +176,10 @@ def command_document(
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
-    dialect = detect(parsed.values, name, parsed.program)
+    dialect, script = _dialect_of(parsed, name, path)
+    if script is not None and not aim.said:
+        aim = aim_of("", {}, calls=script.calls)
+        aim = settled(aim, name, overrides.priced_as, parsed.values) if aim.said else aim
     if dialect is None:
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
@@ -182,17 +187,34 @@ def command_document(
     if not aim.said:
         aim = aim_of(dialect.name, parsed.values)
         aim = settled(aim, name, overrides.priced_as, parsed.values)
-    made = dialect.read(parsed.values, name)
+    values = joined(parsed.values, script) if script else parsed.values
+    made = dialect.read(values, name)
     take_aim(made, aim)
     made.uncounted += _unread_of(parsed)
-    _add_launcher(made, parsed, name, path or Path("command"), parsed.values, overrides)
-    return completed(
-        made,
-        Origin(
-            dialect.name, "shell" if path else "args", str(path or ""), command, launch=launch
-        ),
-        overrides,
+    if script is not None:
+        keep_unsaid(made, script)
+        note_script(made, script, parsed.values)
+    _add_launcher(made, parsed, name, path or Path("command"), values, overrides)
+    syntax, kept = "shell" if path else "args", tuple(sorted(made.kept)) if script else ()
+    origin = Origin(
+        dialect.name, syntax, str(path or ""), command, launch=launch, kept=kept
     )  # fmt: skip
+    return completed(made, origin, overrides)
+
+
+def _dialect_of(
+    parsed: Command, name: str, path: Path | None
+) -> tuple[Trainer | None, Started | None]:
+    """Whose flags they are, and the script that they start, where what it says is to be counted.
+
+    A script that makes the trainer's arguments itself decides whose they are.
+    """
+    dialect = detect(parsed.values, name, parsed.program)
+    own = dialect is None or dialect.name in {"hf", "trl"}
+    script = started(parsed, path)
+    if script is None or not (own or script.trainer):
+        return dialect, None
+    return TRAINERS[script.trainer] if script.trainer else dialect, script
 
 
 # How far a batch on each of several devices, or a model spread over them, may lie: assumptions.

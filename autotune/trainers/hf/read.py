@@ -138,7 +138,7 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
             parsed.note(names[0], "auto", "the trainer's default is counted")
             continue
         value = words.read(knob, keys, WORDS)
-        if value is None and knob in _OWN_BATCH:
+        if value is None and knob in OWN_BATCH:
             value = _own_count(keys, parsed, knob)
         if value is None:
             why = f"{names[0]} is not in the file; the trainer's default"
@@ -148,7 +148,7 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
 
 
 # What programs with flags of their own call them.
-_OWN_BATCH = {
+OWN_BATCH = {
     "micro_batch_size": (
         "batch_size", "batch_size_per_device", "micro_batch", "per_device_train_batch",
         "per_device_batch_size", "batch_size_per_gpu", "bsz_per_device", "bs_per_device",
@@ -163,8 +163,8 @@ _OWN_BATCH = {
 
 def _own_count(keys: Keys, parsed: Parsed, knob: str) -> int | None:
     """`--batch_size`, `--grad_accum`: a program's own; it stays as it is."""
-    name = keys.spelled(*_OWN_BATCH[knob])
-    stated = keys.whole(*_OWN_BATCH[knob], low=1)
+    name = keys.spelled(*OWN_BATCH[knob])
+    stated = keys.whole(*OWN_BATCH[knob], low=1)
     if name is not None and stated is not None:
         each = ", counted as each device's" if knob == "micro_batch_size" else ""
         parsed.keep(knob, name, stated, f"no argument of the Trainer's: the script's own{each}")

@@ -15,6 +15,7 @@ from autotune.domain.errors import InputError
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_beside import cut_at, filled, pads, recomputes, set_later
+from autotune.trainers.syntax.python_options import option_names, options
 from autotune.trainers.syntax.python_settings import settings_files
 from autotune.trainers.syntax.python_values import Values
 
@@ -77,16 +78,30 @@ class Script:
     by_default: list[str] = field(default_factory=list)  # worth what the script has as a default
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
     calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
+    flags_read: set[str] = field(default_factory=set)  # of the command, that say something of it
+    total: bool = False  # its accumulation is that of all processes together
     again: tuple[int, ...] = ()  # lines on which it begins another training
 
 
-def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -> Script:
+def parse_script(
+    text: str,
+    name: str,
+    settings: dict[str, Any] | None = None,
+    flags: dict[str, Any] | None = None,
+    *,
+    by_flags: bool = False,
+) -> Script:
     """The literals of a script. Raises InputError where it states no arguments.
 
-    settings: what the file says that the script loads its settings from.
+    Args:
+        text: the script.
+        name: what errors call it.
+        settings: what the file says that the script loads its settings from.
+        flags: of the command that starts it.
+        by_flags: whether its arguments may be made of flags alone: what else it calls is read.
     """
     tree = _tree(text, name)
-    stated = Values(tree, settings)
+    stated = Values(tree, settings, flags)
     nodes = list(stated.reached(tree))
     foreign = _foreign(tree)
     calls = [call for call in (_call(node) for node in nodes) if call is not None]
@@ -95,10 +110,12 @@ def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -
     calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = any(getattr(node, "attr", "") == "train" for node in ast.walk(tree))
-    if not arguments or not (trains or any(_is_sized(call) for call in arguments)):
+    sized = bool(arguments) and (trains or any(_is_sized(call) for call in arguments))
+    if not sized and not by_flags:
         raise _no_arguments(tree, name, made=bool(arguments))
     unsloth = any(call.unsloth for call in calls)
-    made = Script("unsloth" if unsloth else ARGUMENTS[arguments[0].name], again=again)
+    kind = ARGUMENTS[arguments[0].name] if sized else ""
+    made = Script("unsloth" if unsloth else kind, again=again)
     for call in calls:
         _add(made, call, stated, tree)
     for key, value in set_later(tree, [call.node for call in arguments]):
@@ -117,6 +134,9 @@ def parse_script(text: str, name: str, settings: dict[str, Any] | None = None) -
     quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
+    made.flags_read = stated.flags_read
+    counted = made.keywords.get("gradient_accumulation_steps")
+    made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
     return made
 
 
@@ -368,3 +388,30 @@ def refuse_computed(made: Script, name: str, *, loads: bool) -> None:
         if loads:
             hint = "--beside FILE names the settings that it loads; or write a number there"
         raise InputError(msg, hint)
+
+
+# Options whose own defaults count where a script makes its arguments of flags.
+_OPTIONS = {
+    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
+    "max_length", "max_seq_length", "model_max_length", "block_size", "max_seq_len",
+    "gradient_checkpointing", "use_peft", "use_lora", "q_lora", "load_in_4bit", "load_in_8bit",
+    "packing", "optim", "attn_implementation", "use_flash_attn",
+}  # fmt: skip
+
+
+def takes_flags(text: str, name: str) -> tuple[bool, set[str]]:
+    """Whether a script takes every argument of the Trainer as a flag; and its own options."""
+    nodes = list(ast.walk(_tree(text, name)))
+    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
+    return bool(used & _BY_FLAGS), option_names(nodes)
+
+
+def option_defaults(text: str, name: str) -> dict[str, Any]:
+    """Of the options that decide a run, those with a default that stands there."""
+    tree = _tree(text, name)
+    stated, found = Values(tree), {}
+    for key, node in options(list(ast.walk(tree))).items():
+        known, value = stated.literal(node) if key in _OPTIONS else (False, None)
+        if known and value is not None:
+            found[key] = value
+    return found

@@ -13,6 +13,7 @@ import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from autotune.trainers.syntax.python_options import given_flags, one_of_each, options, root
 from autotune.trainers.syntax.python_settings import LOADS, WRAPS, assigned, loaded_names
 
 if TYPE_CHECKING:
@@ -42,14 +43,29 @@ class UnknownError(ValueError):
 class Values:
     """What the names of one file are worth."""
 
-    def __init__(self, tree: ast.Module, settings: dict[str, Any] | None = None) -> None:
-        """Look once at everything that is bound. settings: of the file that the script loads."""
+    def __init__(
+        self,
+        tree: ast.Module,
+        settings: dict[str, Any] | None = None,
+        flags: dict[str, Any] | None = None,
+    ) -> None:
+        """Look once at everything that is bound.
+
+        Args:
+            tree: the file.
+            settings: of the file that the script loads.
+            flags: of the command that starts it.
+        """
         self._settings = settings
         nodes = list(ast.walk(tree))
         functions = [node for node in nodes if isinstance(node, Function)]
-        self._constants = _constants(nodes, functions)
-        self._options = _options(nodes)
+        self.split = _split_over_processes(nodes)  # names of what one process has its share of
+        self._constants = _constants(nodes, functions, self.split)
+        self._options = options(nodes)
+        self._flags = given_flags(nodes, flags or {})
+        self.flags_read: set[str] = set()  # of them, those that something is worth
         self._parameters = _parameters(nodes, functions)
+        self._taken = {argument.arg for function in functions for argument in _arguments(function)}
         self._loaded = loaded_names(nodes) if settings is not None else set()
         self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
@@ -143,6 +159,9 @@ class Values:
     def _bound(self, name: str) -> ast.expr:
         if name in self._constants:
             return self._constants[name]
+        if name in self._flags and name in self._taken:
+            self.flags_read.add(name)
+            return ast.Constant(self._flags[name])
         if name not in self._parameters:
             raise UnknownError
         self.defaults.add(name)
@@ -153,6 +172,9 @@ class Values:
         owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
         if owner == "torch":
             return node.attr
+        if owner and owner not in _NO_SETTINGS and node.attr in self._flags:
+            self.flags_read.add(node.attr)
+            return self._flags[node.attr]
         if self._settings is not None:
             if owner == "self" and node.attr in self._loaded:
                 return self._settings
@@ -242,23 +264,50 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _constants(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
-    """Names bound to one thing in the whole file, and that; no mapping that is changed later."""
+def _split_over_processes(nodes: list[ast.AST]) -> set[str]:
+    """`steps = steps // world_size`: names of a total that is split once there are processes."""
+    found = set()
+    for node in nodes:
+        target, value = assigned(node)
+        if isinstance(node, ast.AugAssign):
+            target, value = node.target, ast.BinOp(node.target, node.op, node.value)
+        if isinstance(target, ast.Name) and _is_split(target.id, value):
+            found.add(target.id)
+    return found
+
+
+def _is_split(name: str, value: ast.expr | None) -> bool:
+    divides = isinstance(value, ast.BinOp) and isinstance(value.op, ast.FloorDiv | ast.Div)
+    if not divides or not isinstance(value, ast.BinOp):
+        return False
+    by = ast.unparse(value.right).casefold()
+    return getattr(value.left, "id", "") == name and "world_size" in by
+
+
+def _constants(
+    nodes: list[ast.AST], functions: list[Function], split: set[str]
+) -> dict[str, ast.expr]:
+    """Names bound to one thing in the whole file, and that; no mapping that is changed later.
+
+    split: names that are bound once more, to one process's share of what they are.
+    """
     bound = Counter(
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
+    bound.subtract(split)
     taken = {argument.arg for function in functions for argument in _arguments(function)}
     changed = set()
     for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            changed.add(_root(node))
+            changed.add(root(node))
         if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
-            changed.add(_root(node))
+            changed.add(root(node))
     every: dict[str, list[ast.expr]] = {}
     for node in nodes:
         target, value = assigned(node)
-        if isinstance(target, ast.Name) and value is not None:
-            every.setdefault(target.id, []).append(value)
+        if not isinstance(target, ast.Name) or value is None or _is_split(target.id, value):
+            continue
+        every.setdefault(target.id, []).append(value)
     found = {
         name: values[0]
         for name, values in every.items()
@@ -267,91 +316,9 @@ def _constants(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast
     return {name: value for name, value in found.items() if name not in taken | changed}
 
 
-def _root(node: ast.AST) -> str:
-    while isinstance(node, ast.Subscript | ast.Attribute):
-        node = node.value
-    return str(getattr(node, "id", ""))
-
-
 def _arguments(function: Function) -> list[ast.arg]:
     stated = function.args
     return [*stated.posonlyargs, *stated.args, *stated.kwonlyargs]
-
-
-def _one_of_each(found: list[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]:
-    """What every mention of a name agrees on; None: it is something that is not known."""
-    every: dict[str, list[ast.expr | None]] = {}
-    for name, value in found:
-        every.setdefault(name, []).append(value)
-    agreed = {}
-    for name, values in every.items():
-        first = values[0]
-        if first is not None and len({ast.dump(v) if v else "" for v in values}) == 1:
-            agreed[name] = first
-    return agreed
-
-
-def _options(nodes: list[ast.AST]) -> dict[str, ast.expr]:
-    """Defaults of argparse and of classes of settings, by attribute; none that is set elsewhere."""
-    found: list[tuple[str, ast.expr | None]] = []
-    for node in nodes:
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            found += _argument(node)
-        elif isinstance(node, ast.ClassDef):
-            made = [
-                call for call in nodes
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == node.name
-            ]  # fmt: skip
-            found += _settings(node, made)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found += [] if _root(node) == "self" else [(node.attr, None)]
-    return _one_of_each(found)
-
-
-def _argument(node: ast.Call) -> list[tuple[str, ast.expr | None]]:
-    stated = {keyword.arg: keyword.value for keyword in node.keywords}
-    flags = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-    long = [flag for flag in flags if isinstance(flag, str) and flag.startswith("--")]
-    dest = stated.get("dest")
-    name = dest.value if isinstance(dest, ast.Constant) else (long or [""])[0]
-    action = getattr(stated.get("action"), "value", "")
-    value = stated.get("default")
-    if value is None and action in {"store_true", "store_false"}:
-        value = ast.Constant(action == "store_false")
-    return [(str(name).lstrip("-").replace("-", "_"), value)]
-
-
-def _settings(
-    node: ast.ClassDef, made: list[ast.Call]
-) -> list[tuple[str, ast.expr | None]]:  # fmt: skip
-    """A class's own values, and where it is made with others, those."""
-    fields: dict[str, ast.expr | None] = {}
-    for each in ast.walk(node):
-        target, value = assigned(each)
-        if target is None or value is None:
-            continue
-        name = target.id if isinstance(target, ast.Name) and each in node.body else ""
-        if isinstance(target, ast.Attribute) and _root(target) == "self":
-            name = target.attr
-        if name:
-            fields[name] = None if name in fields else _default(value)
-    for call in made:
-        for keyword in call.keywords:
-            if keyword.arg in fields or keyword.arg is None:
-                once = len(made) == 1 and keyword.arg is not None
-                fields[str(keyword.arg)] = keyword.value if once else None
-        if call.args or any(keyword.arg is None for keyword in call.keywords):
-            fields = dict.fromkeys(fields)
-    return list(fields.items())
-
-
-def _default(value: ast.expr) -> ast.expr | None:
-    """What `field(default=8)` and `Field(8)` say; any other value as it stands."""
-    name = getattr(getattr(value, "func", None), "id", getattr(value, "attr", ""))
-    if not isinstance(value, ast.Call) or name not in {"field", "Field"}:
-        return value
-    stated = {keyword.arg: keyword.value for keyword in value.keywords}
-    return stated.get("default", value.args[0] if value.args else None)
 
 
 def _gives(call: ast.Call, name: str, place: int | None) -> bool:
@@ -383,4 +350,4 @@ def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, as
             place = plain.index(argument) - bound if argument in plain else None
             given = any(_gives(call, argument.arg, place) for call in calls.get(function.name, []))
             found.append((argument.arg, None if given else defaults.get(argument.arg)))
-    return _one_of_each(found)
+    return one_of_each(found)

@@ -1,0 +1,158 @@
+"""The script that a command starts, where it is at hand: what it makes of the command's flags.
+
+A program's own options have its own defaults, and some of what decides a run stands in the script
+alone: the adapter, how the base is held, where rows are cut. The command stays what is given back.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.app.job.beside import near_file
+from autotune.app.job.file import read_text
+from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
+from autotune.domain.typed.values import shown
+from autotune.trainers.hf.adapter import OWN_FLAGS
+from autotune.trainers.hf.evaluation import HELD_OUT
+from autotune.trainers.hf.keys import CHECKPOINTING, WORDS
+from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
+from autotune.trainers.syntax.python_source import (
+    DECIDES,
+    called,
+    option_defaults,
+    parse_script,
+    takes_flags,
+)
+
+if TYPE_CHECKING:
+    from autotune.trainers.parsed import Parsed
+    from autotune.trainers.syntax.command_line import Command
+
+# How far what a script computes may move its run: an assumption, and wide.
+_COMPUTED_SD = (0.25, 0.35)
+_MODEL = re.compile(r"model\w*(path|name)|^model$")
+_BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
+# Names of one setting.
+_SAME = (
+    set(MAX_LENGTH),
+    set(HELD_OUT),
+    {"max_steps", *OWN_FLAGS["max_steps"]},
+    {"num_train_epochs", "num_epochs", *OWN_FLAGS["epochs"]},
+    {"model_name_or_path", "model_name", "model_id", "model", "base_model"},
+    {"use_peft", "use_lora", *OWN_FLAGS["use_peft"]},
+    {"lora_r", "lora_rank", "r", *OWN_FLAGS["lora_r"]},
+    {"lora_alpha", *OWN_FLAGS["lora_alpha"]},
+    {"lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"]},
+    {*_BITS, *(flag for name in _BITS for flag in OWN_FLAGS[name])},
+    {"per_device_train_batch_size", *OWN_BATCH["micro_batch_size"]},
+    {"gradient_accumulation_steps", *OWN_BATCH["gradient_accumulation_steps"]},
+)
+# Arguments that say a knob, beside the words of `WORDS`.
+_SAID_BY = {
+    "compile": ("torch_compile",), "precision": ("bf16", "fp16"),
+    "attention": ("attn_implementation",), "offload": ("activation_offloading",),
+    "adapter_dtype": (), "compile_scope": (),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Started:
+    """What a started script says. `values` are arguments; `read` the flags in them."""
+
+    name: str
+    trainer: str = ""  # empty: as the flags have it
+    values: dict[str, Any] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    total: bool = False  # its accumulation is that of all devices together
+    calls: set[str] = field(default_factory=set)
+    options: set[str] | None = None  # flags that it takes; None: every argument of its trainer
+    uncounted: list[Uncounted] = field(default_factory=list)
+
+
+def script_of(parsed: Command, path: Path | None) -> Path | None:
+    """The Python file that a command starts, if it lies beside the shell script or here."""
+    named = next((word for word in parsed.program if word.endswith(".py")), "")
+    if not named:
+        words = parsed.program  # `python -m src.train`: in front of the flags
+        module = words[-1] if len(words) > 1 and words[-2] in {"-m", "--module"} else ""
+        named = f"{module.replace('.', '/')}.py" if module else ""
+    return near_file(named, path or Path("command")) if named else None
+
+
+def started(parsed: Command, path: Path | None) -> Started | None:
+    """What the command's script says; None where it is not at hand, or says nothing readable."""
+    found = script_of(parsed, path)
+    if found is None:
+        return None
+    try:
+        text = read_text(found)
+        made = Started(found.name, calls=called(text, str(found)))
+    except InputError:
+        return None
+    by_flags, options = takes_flags(text, str(found))
+    made.options = None if by_flags else options
+    try:
+        script = parse_script(text, str(found), flags=parsed.values, by_flags=True)
+    except InputError:
+        return made
+    lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES - {"**"}]
+    made.trainer = script.trainer
+    made.values = {key: value for key, value in script.values.items() if value is not None}
+    if not script.trainer:  # its arguments are made of flags: its own defaults of them count
+        made.values = {**option_defaults(text, str(found)), **made.values}
+        if made.values.get("use_peft") is False:  # its adapters may be another file's
+            del made.values["use_peft"]
+    if len([flag for flag in parsed.values if _MODEL.search(flag)]) > 1:
+        made.values.pop("model_name_or_path", None)  # of several models it trains one
+    made.read, made.total = script.flags_read, script.total
+    made.uncounted = [
+        Uncounted(f"{found.name}: {key}", "computed", "not read, as nothing is executed",
+                  *_COMPUTED_SD)
+        for key in lost if key not in parsed.values
+    ]  # fmt: skip
+    return made
+
+
+def joined(flags: dict[str, Any], script: Started) -> dict[str, Any]:
+    """The command's flags with what its script makes of them.
+
+    Where both state one setting under two names, the script's word counts if it makes the
+    arguments itself, and else the flag's.
+    """
+    left, more = dict(flags), dict(script.values)
+    for names in _SAME:
+        stated, own = names & set(left), names & set(more)
+        if stated and own and script.trainer:
+            left = {key: value for key, value in left.items() if key not in stated}
+        elif stated:
+            more = {key: value for key, value in more.items() if key not in own}
+    return {**left, **more} if script.trainer else {**more, **left}
+
+
+def keep_unsaid(made: Parsed, script: Started) -> None:
+    """Knobs that no flag of the script says: they stay as they are, and are not written."""
+    if script.options is None:
+        return
+    words = {knob: tuple(word.key for word in WORDS.get(knob, ())) for knob in WORDS} | _SAID_BY
+    for knob, names in words.items():
+        if not set(names) & script.options:
+            made.kept.add(knob)
+    if not set(CHECKPOINTING) & script.options:
+        made.kept.add("activation_checkpointing")
+
+
+def note_script(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
+    """Say what the script added."""
+    if script.total:
+        made.global_batch = made.batch_on(1)
+    read = script.read - set(script.values)
+    made.uncounted = [each for each in made.uncounted if each.key not in read]
+    more = {key: value for key, value in script.values.items() if key not in flags}
+    if more:
+        listed = ", ".join(f"{key} {shown(value)}" for key, value in more.items())
+        made.note(script.name, listed[:300], "what the script that is started says itself")
+    made.uncounted += script.uncounted
