@@ -19,7 +19,6 @@ from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
-from autotune.trainers.syntax.rewrite import safe_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,6 +158,7 @@ def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file
 
 
 def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
+    from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.parser import Parser
@@ -173,10 +173,15 @@ def _from_yaml(text: str, name: str) -> tuple[Any, dict[KeyPath, int]]:
             scan.see(event)
             return event
 
-    yaml = safe_yaml()
+    yaml = YAML(typ="safe", pure=True)
     yaml.Parser = Checked
     try:
-        return yaml.load(text), scan.lines
+        try:
+            return yaml.load(text), scan.lines
+        except DuplicateKeyError:  # all of it was looked at: composing comes before building
+            from autotune.trainers.syntax.rewrite import safe_yaml
+
+            return safe_yaml().load(text), scan.lines
     except MarkedYAMLError as error:
         mark = error.problem_mark
         line = f" line {mark.line + 1}" if mark else ""

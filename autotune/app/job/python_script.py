@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.job.beside import read_beside, settings_beside
 from autotune.app.job.from_trainer import completed
+from autotune.app.job.started_script import COMPUTED_SD
 from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.keys import OWN_LENGTH
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
     from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.syntax.command_line import Command
 
-# Of what a script computes, what moves time or memory far; how far is an assumption, and wide.
+# Of what a script computes, what moves time or memory far.
 _COMPUTED = {
     "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
     "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp", OWN_LENGTH,
 }  # fmt: skip
 _QUANTISED = {"load_in_4bit", "load_in_8bit"}  # whose weights have no dtype of the file's
-_COMPUTED_SD = (0.25, 0.35)
 # Of a script's defaults, what is said beside what decides its price.
 _SAID = {"model_name_or_path", "load_in_4bit", "load_in_8bit", "gradient_checkpointing", "packing"}
 
@@ -74,7 +74,7 @@ def python_document(
             f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"
         )
     made.uncounted += [
-        Uncounted(key, "computed", "not read, as the file is never executed", *_COMPUTED_SD)
+        Uncounted(key, "computed", "not read, as the file is never executed", *COMPUTED_SD)
         for key in dict.fromkeys(script.computed)
         if key in _COMPUTED or (key == "dtype" and not _QUANTISED & set(script.values))
     ]

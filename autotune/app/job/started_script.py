@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.trainers.syntax.command_line import Command
 
 # How far what a script computes may move its run: an assumption, and wide.
-_COMPUTED_SD = (0.25, 0.35)
+COMPUTED_SD = (0.25, 0.35)
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
 _BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
 # Names of one setting.
@@ -111,7 +111,7 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     made.read, made.total = script.flags_read, script.total
     made.uncounted = [
         Uncounted(f"{found.name}: {key}", "computed", "not read, as nothing is executed",
-                  *_COMPUTED_SD)
+                  *COMPUTED_SD)
         for key in lost if key not in parsed.values
     ]  # fmt: skip
     return made

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.trainers.syntax.command_line import Command
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
+_OF_A_RUN = ({"value"}, {"desc", "value"})  # what W&B keeps of a setting
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
 # A shell script by its suffix, those that schedulers' users give theirs included.
 SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})
@@ -88,7 +89,10 @@ def own_document(
 def _refuse_record(values: dict[str, Any], name: str) -> None:
     """Raise InputError for the config.yaml that W&B keeps of a run: each value is a mapping."""
     kept = [each for key, each in values.items() if "wandb" not in key]
-    if kept and all(isinstance(each, dict) and set(each) <= {"desc", "value"} for each in kept):
+    of_a_run = [
+        isinstance(each, dict) and {"value"} <= set(each) <= {"desc", "value"} for each in kept
+    ]
+    if kept and all(of_a_run):
         msg = f"{name} is what W&B kept of a run, and not what it was started with"
         hint = "name the trainer's file or command; `autotune learn FOLDER` reads what it measured"
         raise InputError(msg, hint)

@@ -7,14 +7,21 @@ What is computed is listed as not read.
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
 from autotune.trainers.schema import schema_of
-from autotune.trainers.syntax.python_beside import cut_at, filled, pads, recomputes, set_later
+from autotune.trainers.syntax.python_beside import (
+    cut_at,
+    filled,
+    keywords,
+    pads,
+    recomputes,
+    set_later,
+    trains_in_full,
+)
 from autotune.trainers.syntax.python_options import option_names, options
 from autotune.trainers.syntax.python_settings import settings_files
 from autotune.trainers.syntax.python_values import Values
@@ -123,7 +130,9 @@ def parse_script(
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
-    if made.trainer != "unsloth" and _trains_in_full(tree, made.values, settings):
+    if made.trainer != "unsloth" and trains_in_full(
+        tree, set(settings or {}), named="model_name_or_path" in made.values
+    ):
         made.values.setdefault("use_peft", False)
     if made.trainer == "hf" and not _LENGTHS & {*made.values, *made.computed}:
         cut, lost = cut_at(tree, stated)
@@ -183,7 +192,7 @@ def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         msg = f"{name} takes its arguments as flags ({min(used & _BY_FLAGS)})"
         command = "python SCRIPT --model_name_or_path NAME --per_device_train_batch_size 4"
         return InputError(msg, f'give the script that starts it, or: --from-args "{command} ..."')
-    if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & _keywords(tree):
+    if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & keywords(tree):
         msg = f"{name} starts another script on SageMaker"
         return InputError(msg, "name that script (its entry_point), or the file it reads")
     if made:
@@ -191,35 +200,6 @@ def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         return InputError(msg, "name the file that starts the training")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
     return InputError(msg, "name the file that makes the trainer's arguments")
-
-
-def _keywords(tree: ast.Module) -> set[str]:
-    return {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
-
-
-def _trains_in_full(
-    tree: ast.Module, made: dict[str, Any], settings: dict[str, Any] | None
-) -> bool:
-    """Whether it hands a model to a trainer, and no name in it or its settings is of adapters."""
-    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
-    names |= _keywords(tree)
-    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    names |= {str(key) for key in settings or {}}
-    trains = "train" in names and any(name.endswith("Trainer") for name in names)
-    trains = trains and ("model_name_or_path" in made or _loads_model(tree))
-    return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
-
-
-def _loads_model(tree: ast.Module) -> bool:
-    """Whether the file itself makes a model; what another of its files makes may have adapters."""
-    for node in ast.walk(tree):
-        function = node.func if isinstance(node, ast.Call) else None
-        if getattr(function, "attr", "") in {"from_pretrained", "from_config"}:
-            owner = getattr(function, "value", None)
-            name = str(getattr(owner, "attr", getattr(owner, "id", "")))
-            if re.search("Model|LM", name):
-                return True
-    return False
 
 
 def loads_of(text: str, name: str) -> tuple[list[str], bool]:
