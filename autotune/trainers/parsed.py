@@ -7,6 +7,7 @@ for; what nobody asked for is listed to the user as left alone.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,9 @@ class Keys:
         value = self.get(*names)
         if value is None:
             return None
+        if isinstance(value, str):
+            listed = re.fullmatch(r"\[(.*)\]", value.strip(), re.DOTALL)  # as Fire takes a list
+            value = re.sub(r"[\"']", " ", listed[1]) if listed else value
         items = value.replace(",", " ").split() if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise self._wrong(names, value, "must be a list of names")

@@ -64,7 +64,8 @@ def python_document(
         lines = ", ".join(map(str, script.again))
         why = "the script trains again there: the price is of its first training alone"
         made.uncounted.append(Uncounted("another training", f"on line {lines}", why, 0.0, 0.0))
-    own = {key: script.values[key] for key in script.by_default if key in (DECIDES | _SAID)}
+    by_default = {key: script.values[key] for key in script.by_default if key in DECIDES | _SAID}
+    own = {key: value for key, value in by_default.items() if value not in ("", None)}
     if own:
         why = "the script's own defaults, for which flags may stand: --from-args prices a command"
         said = ", ".join(f"{key} {shown(value)}" for key, value in own.items())

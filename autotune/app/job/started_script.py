@@ -20,13 +20,8 @@ from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import CHECKPOINTING, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
-from autotune.trainers.syntax.python_source import (
-    DECIDES,
-    called,
-    option_defaults,
-    parse_script,
-    takes_flags,
-)
+from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
+from autotune.trainers.syntax.python_source import DECIDES, called, parse_script
 
 if TYPE_CHECKING:
     from autotune.trainers.parsed import Parsed
@@ -100,9 +95,9 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     except InputError:
         return made
     lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES - {"**"}]
-    made.trainer = script.trainer
-    made.values = {key: value for key, value in script.values.items() if value is not None}
-    if not script.trainer:  # its arguments are made of flags: its own defaults of them count
+    made.trainer = "" if "**" in script.computed else script.trainer
+    made.values = {key: value for key, value in script.values.items() if value not in ("", None)}
+    if not made.trainer:  # its arguments are made of flags: its own defaults of them count
         made.values = {**option_defaults(text, str(found)), **made.values}
         if made.values.get("use_peft") is False:  # its adapters may be another file's
             del made.values["use_peft"]

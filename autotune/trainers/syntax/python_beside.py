@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.syntax.python_settings import assigned
+from autotune.trainers.syntax.python_options import option_names, options
+from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-
-    from autotune.trainers.syntax.python_values import Values
 
 # Models whose weights PEFT prepares for training in few bits recompute unless told otherwise.
 # Source: peft 0.21 utils/other.py; transformers 5.23 trainer.py switches recomputing on where the
@@ -23,6 +23,7 @@ _PREPARES = {"prepare_model_for_kbit_training", "prepare_model_for_int8_training
 _RECOMPUTES = "gradient_checkpointing_enable"
 _LENGTHS = {"max_length", "max_seq_length", "max_seq_len", "max_len"}
 _PREPARING = re.compile(r"token|encode|process|dataset|collat", re.IGNORECASE)
+BY_FLAGS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_args_into_dataclasses"}
 _TOKENS = re.compile(r"_ids\b")
 
 
@@ -166,3 +167,42 @@ def _loads_model(tree: ast.Module) -> bool:
             if re.search("Model|LM", name):
                 return True
     return False
+
+
+def several_bits(configs: Iterable[ast.Call]) -> bool:
+    """Whether storage in 4 bits and in 8 is described: which is taken is computed."""
+    bits = {
+        keyword.arg
+        for call in configs
+        for keyword in call.keywords
+        if keyword.arg in {"load_in_4bit", "load_in_8bit"}
+        and getattr(keyword.value, "value", True) is not False
+    }
+    return len(bits) > 1
+
+
+# Options whose own defaults count where a script makes its arguments of flags.
+_OPTIONS = {
+    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
+    "max_length", "max_seq_length", "model_max_length", "block_size", "max_seq_len",
+    "gradient_checkpointing", "use_peft", "use_lora", "q_lora", "load_in_4bit", "load_in_8bit",
+    "packing", "optim", "attn_implementation", "use_flash_attn",
+}  # fmt: skip
+
+
+def takes_flags(text: str, name: str) -> tuple[bool, set[str]]:
+    """Whether a script takes every argument of the Trainer as a flag; and its own options."""
+    nodes = list(ast.walk(tree_of(text, name)))
+    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
+    return bool(used & BY_FLAGS), option_names(nodes)
+
+
+def option_defaults(text: str, name: str) -> dict[str, Any]:
+    """Of the options that decide a run, those with a default that stands there."""
+    tree = tree_of(text, name)
+    stated, found = Values(tree), {}
+    for key, node in options(list(ast.walk(tree))).items():
+        known, value = stated.literal(node) if key in _OPTIONS else (False, None)
+        if known and value is not None:
+            found[key] = value
+    return found

@@ -1,9 +1,12 @@
-"""Which names and calls of a Python script are the file of settings that it loads."""
+"""A Python script parsed; which of its names and calls are the file of settings that it loads."""
 
 from __future__ import annotations
 
 import ast
 import re
+import warnings
+
+from autotune.domain.errors import InputError
 
 # What loads a file of settings, what only wraps it, and what scripts call what was loaded.
 LOADS = re.compile(
@@ -50,3 +53,19 @@ def assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
     if isinstance(node, ast.AnnAssign):
         return node.target, node.value
     return None, None
+
+
+def tree_of(text: str, name: str) -> ast.Module:
+    """A script, parsed and never executed. Raises InputError where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
+            return ast.parse(text)
+    except SyntaxError as error:
+        msg = f"{name} line {error.lineno}: not valid Python: {error.msg}"
+        raise InputError(
+            msg, "fix the file; a notebook's cells have to be saved as a script"
+        ) from None
+    except (ValueError, RecursionError, MemoryError):
+        msg = f"{name}: not valid Python: null bytes, or nested too deeply"
+        raise InputError(msg) from None

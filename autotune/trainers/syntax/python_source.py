@@ -7,6 +7,7 @@ What is computed is listed as not read.
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,16 +15,17 @@ from autotune.domain.errors import InputError
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_beside import (
+    BY_FLAGS,
     cut_at,
     filled,
     keywords,
     pads,
     recomputes,
     set_later,
+    several_bits,
     trains_in_full,
 )
-from autotune.trainers.syntax.python_options import option_names, options
-from autotune.trainers.syntax.python_settings import settings_files
+from autotune.trainers.syntax.python_settings import settings_files, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
@@ -48,7 +50,7 @@ _CALLS = {
     *ARGUMENTS, *_TRAINERS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model",
     "train_test_split",
 }  # fmt: skip
-_MODELS = ("AutoModel", "FastLanguageModel", "FastModel", "FastVisionModel")
+_MODELS = re.compile(r"(AutoModel|Fast(Language|Vision)?Model).*|\w+(ForCausalLM|LMHeadModel)")
 _MODEL_KEYS = {
     "model_name", "pretrained_model_name_or_path", "attn_implementation", "dtype", "torch_dtype",
     "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
@@ -65,6 +67,10 @@ _OWN_KEYS = {
     },
     "train_test_split": {"test_size"},
 }  # fmt: skip
+
+
+# A flag that only chooses a branch is read where it speaks of what is read in there.
+_HOLDS = re.compile(r"lora|peft|quant|bit|checkpoint")
 
 
 @dataclass(slots=True)
@@ -86,6 +92,7 @@ class Script:
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
     calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
     flags_read: set[str] = field(default_factory=set)  # of the command, that say something of it
+    sft: bool = False  # an SFTTrainer trains
     total: bool = False  # its accumulation is that of all processes together
     again: tuple[int, ...] = ()  # lines on which it begins another training
 
@@ -107,13 +114,10 @@ def parse_script(
         flags: of the command that starts it.
         by_flags: whether its arguments may be made of flags alone: what else it calls is read.
     """
-    tree = _tree(text, name)
+    tree = tree_of(text, name)
     stated = Values(tree, settings, flags)
     nodes = list(stated.reached(tree))
-    foreign = _foreign(tree)
-    calls = [call for call in (_call(node) for node in nodes) if call is not None]
-    calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
-    calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
+    calls, several = _calls(tree, nodes)
     calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = any(getattr(node, "attr", "") == "train" for node in ast.walk(tree))
@@ -123,18 +127,45 @@ def parse_script(
     unsloth = any(call.unsloth for call in calls)
     kind = ARGUMENTS[arguments[0].name] if sized else ""
     made = Script("unsloth" if unsloth else kind, again=again)
+    made.sft = any(call.name == "SFTTrainer" for call in calls)
     for call in calls:
         _add(made, call, stated, tree)
     for key, value in set_later(tree, [call.node for call in arguments]):
         _put(made, key, value, stated) if key not in _KNOBS else made.computed.append(key)
+    if several and not made.values.get("load_in_8bit"):
+        made.computed.append("load_in_4bit")
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
+    _add_beside(made, tree, nodes, stated, set(settings or {}))
+    made.flags_read = stated.flags_read | {f for f in stated.flags_tested if _HOLDS.search(f)}
+    counted = made.keywords.get("gradient_accumulation_steps")
+    made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
+    return made
+
+
+def _calls(tree: ast.Module, nodes: list[ast.AST]) -> tuple[list[_Call], bool]:
+    """The calls that are read, and whether the base is held in bits that are computed."""
+    foreign = _foreign(tree)
+    calls = [call for call in (_call(node) for node in nodes) if call is not None]
+    calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
+    calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
+    begins = next((n for n, call in enumerate(calls) if call.name in ARGUMENTS), len(calls))
+    before = [call.node for call in calls[:begins] if call.name == "BitsAndBytesConfig"]
+    several = several_bits(before)  # what is loaded behind the training is tried out
+    return [c for c in calls if not several or c.name != "BitsAndBytesConfig"], several
+
+
+def _add_beside(
+    made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values, settings: set[str]
+) -> None:
+    """What it does beside its calls of arguments. settings: names in the file that it loads."""
     if made.trainer != "unsloth" and trains_in_full(
-        tree, set(settings or {}), named="model_name_or_path" in made.values
+        tree, settings, named="model_name_or_path" in made.values
     ):
         made.values.setdefault("use_peft", False)
-    if made.trainer == "hf" and not _LENGTHS & {*made.values, *made.computed}:
+    plain = made.trainer == "hf" or (not made.trainer and not made.sft)
+    if plain and not _LENGTHS & {*made.values, *made.computed}:
         cut, lost = cut_at(tree, stated)
         made.values |= {"max_length": cut} if cut is not None else {}
         made.computed += [OWN_LENGTH] if lost else []
@@ -143,10 +174,6 @@ def parse_script(
     quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
-    made.flags_read = stated.flags_read
-    counted = made.keywords.get("gradient_accumulation_steps")
-    made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
-    return made
 
 
 # What is set on the arguments once they are made, and could not be changed where they are made.
@@ -165,7 +192,6 @@ def _recompute(made: Script) -> None:
 # What a call says where it is the arguments of a training, whoever wrote its class.
 _SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
 _THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
-_BY_FLAGS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_args_into_dataclasses"}
 _BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
 
 
@@ -188,8 +214,8 @@ def _foreign(tree: ast.Module) -> set[str]:
 def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
     """Why a script states no training, and what to give in its place."""
     used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
-    if used & _BY_FLAGS:
-        msg = f"{name} takes its arguments as flags ({min(used & _BY_FLAGS)})"
+    if used & BY_FLAGS:
+        msg = f"{name} takes its arguments as flags ({min(used & BY_FLAGS)})"
         command = "python SCRIPT --model_name_or_path NAME --per_device_train_batch_size 4"
         return InputError(msg, f'give the script that starts it, or: --from-args "{command} ..."')
     if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & keywords(tree):
@@ -204,34 +230,17 @@ def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
 
 def loads_of(text: str, name: str) -> tuple[list[str], bool]:
     """Files of settings that stand in a script, and whether it loads one."""
-    return settings_files(_tree(text, name))
+    return settings_files(tree_of(text, name))
 
 
 def called(text: str, name: str) -> set[str]:
     """Every name that a script uses, imports left out, and every keyword that it switches on."""
     found: set[str] = set()
-    for node in ast.walk(_tree(text, name)):
+    for node in ast.walk(tree_of(text, name)):
         found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
     return found
-
-
-def _tree(text: str, name: str) -> ast.Module:
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
-            return ast.parse(text)
-    except SyntaxError as error:
-        msg = f"{name} line {error.lineno}: not valid Python: {error.msg}"
-        raise InputError(
-            msg, "fix the file; a notebook's cells have to be saved as a script"
-        ) from None
-    except (ValueError, RecursionError, MemoryError):
-        msg = f"{name}: not valid Python: null bytes, or nested too deeply"
-        raise InputError(msg) from None
 
 
 def _call(node: ast.AST) -> _Call | None:
@@ -243,7 +252,7 @@ def _call(node: ast.AST) -> _Call | None:
         return None
     owner = function.value if isinstance(function, ast.Attribute) else None
     owner_name = getattr(owner, "attr", getattr(owner, "id", ""))
-    if name == "from_pretrained" and not owner_name.startswith(_MODELS):
+    if name == "from_pretrained" and not _MODELS.fullmatch(owner_name):
         return None
     return _Call(name, node, unsloth=owner_name.startswith("Fast"))
 
@@ -368,30 +377,3 @@ def refuse_computed(made: Script, name: str, *, loads: bool) -> None:
         if loads:
             hint = "--beside FILE names the settings that it loads; or write a number there"
         raise InputError(msg, hint)
-
-
-# Options whose own defaults count where a script makes its arguments of flags.
-_OPTIONS = {
-    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
-    "max_length", "max_seq_length", "model_max_length", "block_size", "max_seq_len",
-    "gradient_checkpointing", "use_peft", "use_lora", "q_lora", "load_in_4bit", "load_in_8bit",
-    "packing", "optim", "attn_implementation", "use_flash_attn",
-}  # fmt: skip
-
-
-def takes_flags(text: str, name: str) -> tuple[bool, set[str]]:
-    """Whether a script takes every argument of the Trainer as a flag; and its own options."""
-    nodes = list(ast.walk(_tree(text, name)))
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
-    return bool(used & _BY_FLAGS), option_names(nodes)
-
-
-def option_defaults(text: str, name: str) -> dict[str, Any]:
-    """Of the options that decide a run, those with a default that stands there."""
-    tree = _tree(text, name)
-    stated, found = Values(tree), {}
-    for key, node in options(list(ast.walk(tree))).items():
-        known, value = stated.literal(node) if key in _OPTIONS else (False, None)
-        if known and value is not None:
-            found[key] = value
-    return found

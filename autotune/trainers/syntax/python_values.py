@@ -64,6 +64,7 @@ class Values:
         self._options = options(nodes)
         self._flags = given_flags(nodes, flags or {})
         self.flags_read: set[str] = set()  # of them, those that something is worth
+        self.flags_tested: set[str] = set()  # those that decide which branch runs
         self._parameters = _parameters(nodes, functions)
         self._taken = {argument.arg for function in functions for argument in _arguments(function)}
         self._loaded = loaded_names(nodes) if settings is not None else set()
@@ -111,7 +112,10 @@ class Values:
         yield node
         inner: list[ast.AST] = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.If | ast.IfExp):
+            read = set(self.flags_read)
             known, taken = self.literal(node.test)
+            self.flags_tested |= self.flags_read - read
+            self.flags_read = read
             if known:
                 branch = node.body if taken else node.orelse
                 inner = [node.test, *(branch if isinstance(branch, list) else [branch])]
