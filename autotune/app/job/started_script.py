@@ -20,6 +20,7 @@ from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import CHECKPOINTING, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
+from autotune.trainers.syntax.command_line import SIZED
 from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
 from autotune.trainers.syntax.python_source import DECIDES, called, parse_script
 
@@ -151,3 +152,16 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
         listed = ", ".join(f"{key} {shown(value)}" for key, value in more.items())
         made.note(script.name, listed[:300], "what the script that is started says itself")
     made.uncounted += script.uncounted
+
+
+def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
+    """What a command lacks; where it only starts a script, what that script is."""
+    if path is None or any(re.match(SIZED, f"--{flag}") for flag in parsed.values):
+        known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
+        msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
+        return InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
+    msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
+    near = script_of(parsed, path)
+    if near is None:
+        return InputError(msg, 'give the command itself: --from-args "python train.py --..."')
+    return InputError(msg, f"it starts {near.name}: give that script as JOB, or its settings")

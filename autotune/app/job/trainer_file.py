@@ -15,7 +15,14 @@ from autotune.app.job.file import Document, document_of, read_document, read_tex
 from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.app.job.python_script import python_document
-from autotune.app.job.started_script import Started, joined, keep_unsaid, note_script, started
+from autotune.app.job.started_script import (
+    Started,
+    joined,
+    keep_unsaid,
+    no_flags,
+    note_script,
+    started,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
@@ -185,9 +192,7 @@ def command_document(
         aim = aim_of("", {}, calls=script.calls)
         aim = settled(aim, name, overrides.priced_as, parsed.values) if aim.said else aim
     if dialect is None:
-        known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
-        msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
-        raise InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
+        raise no_flags(parsed, name, path)
     if not aim.said:
         aim = aim_of(dialect.name, parsed.values)
         aim = settled(aim, name, overrides.priced_as, parsed.values)

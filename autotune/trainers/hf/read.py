@@ -48,6 +48,7 @@ EPOCHS = 3.0  # num_train_epochs of TrainingArguments
 TRL_MAX_LENGTH = 1024  # max_length of SFTConfig
 
 MAX_LENGTH = ("max_length", "max_seq_length", "model_max_length", *OWN_FLAGS["max_length"])
+NEVER = 10**9  # steps: no training has so many
 FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
 
 
@@ -262,16 +263,23 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
         parsed.keep("checkpoint_every_steps", "load_best_model_at_end", "true", why)
     if strategy == "epoch":
         parsed.saves_per_epoch = 1.0
-    elif strategy in {"no", "best"}:
-        why = "counted as a save every 500 steps; a run without saves loses all when it is stopped"
-        parsed.note("save_strategy", strategy, why)
+    elif strategy == "no":
+        _never_save(parsed, "save_strategy", strategy)
+    elif strategy == "best":
+        parsed.note("save_strategy", strategy, "counted as a save every 500 steps")
     elif every is not None and every >= 1:
-        parsed.knobs["checkpoint_every_steps"] = int(every)
+        parsed.knobs["checkpoint_every_steps"] = min(int(every), NEVER)
     elif every and every > 0:
         _save_by_share(parsed, every)
     elif every is not None and every < 0:
-        why = "never, as the Trainer takes it; counted as a save every 500 steps"
-        parsed.note("save_steps", f"{every:g}", why)
+        _never_save(parsed, "save_steps", f"{every:g}")
+
+
+def _never_save(parsed: Parsed, key: str, stated: str) -> None:
+    """Nothing is saved before the end, and that stays so."""
+    parsed.knobs["checkpoint_every_steps"] = NEVER
+    why = "nothing is saved before the end: what stops the run loses all of it"
+    parsed.keep("checkpoint_every_steps", key, stated, why)
 
 
 def _save_by_share(parsed: Parsed, share: float) -> None:

@@ -89,10 +89,12 @@ class Command:
 _CLASS = "data"  # litgpt's: a class, or a mapping with its class_path
 
 
-def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
+def parse_command(
+    text: str, names: Mapping[str, str] | None = None, *, bare: bool = False
+) -> Command:
     """The command as typed; `names` are the shell's variables, put in where they stand.
 
-    Raises InputError for a command without flags, or a flag twice.
+    Raises InputError for a command without flags, or a flag twice. bare: a program may have none.
     """
     put = names or {}
     tokens = [each for token in _the_command(_tokens(text)) for each in _named(token, text, put)]
@@ -113,7 +115,7 @@ def parse_command(text: str, names: Mapping[str, str] | None = None) -> Command:
     if PLACEHOLDER.search(made.config or ""):
         msg = f"the command names {shown(made.config)}, a placeholder, and no file"
         raise InputError(msg, "put the name of the trainer's file there")
-    if not made.values and made.config is None:
+    if not made.values and made.config is None and not (bare and made.program):
         msg = f"the command {shown(text)} has no --flags of a trainer"
         hint = 'such as --from-args "python train.py --per_device_train_batch_size 4"'
         raise InputError(msg, hint)

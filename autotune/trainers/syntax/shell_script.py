@@ -38,6 +38,8 @@ _NO_START = re.compile(
 )
 # A program and the file of its settings.
 _BY_CONFIG = r"\.py\b.*--(config|config_path|cfg|train_args_file)[ =]"
+# A program by itself, whose name says that it trains: what it trains then stands in it.
+_BY_NAME = STARTS + r".*\b\w*(train|sft|dpo|kto|orpo|tune|lora)\w*(\.py\b|\s|$)"
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
@@ -59,7 +61,7 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     found = sorted([*typed, *(inner for _, inner in held)])
     if not found:
         found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}")
-    found = found or _spans(text, _BY_CONFIG)
+    found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
         raise InputError(msg, 'give the command itself: --from-args "python train.py --..."')
@@ -135,7 +137,7 @@ def shell_names(text: str) -> dict[str, str]:
         values = [value for value in every if not _TYPED.fullmatch(value)] or every
         value = _POSITION.sub(r"\1", values[0])
         value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0] if m[2] is None else m[2]), value)
-        value = computed_text(value, found)
+        value = re.sub(r"\\\n", " ", computed_text(value, found))  # one line goes on in the next
         options = value.lstrip().startswith("--")  # the rest of a command: its flags are read
         if len(values) == 1 and not set("`(" if options else "$`(") & set(value):
             found[name] = value
@@ -234,7 +236,8 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     """
     every = launches(text, name)
     taken = every[launch]
-    found = parse_command(text[taken.begin : taken.end], {**shell_names(text), **taken.looped})
+    names = {**shell_names(text), **taken.looped}
+    found = parse_command(text[taken.begin : taken.end], names, bare=True)
     others = {each.line: None for each in every if each.begin != taken.begin}
     if not re.search(SIZED, text[taken.begin : taken.end]):  # by a file: other programs name some
         same = {each.line for each in every if set(found.program) <= set(_words_of(text, each))}
