@@ -68,6 +68,7 @@ _AXOLOTL = (
 )  # fmt: skip
 _FACTORY = (
     Sign("reward", "stage", "rm"), Sign("rl", "stage", "ppo"),
+    Sign("rl", "reward_model_name_or_path"),
     Sign("kto", "stage", "kto"), Sign("orpo", "stage", "orpo|simpo"),
     Sign("orpo", "pref_loss", "orpo|simpo"), Sign("dpo", "stage", "dpo"),
     Sign("merging", "export_dir", unless=("do_train",)),

@@ -80,7 +80,7 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
         keys: the file.
         rest: dotted names that nobody asked for.
     """
-    found = []
+    found = _other_shards(keys)
     for key in rest:
         value, last = keys.at(key), key.rpartition(".")[2]
         if str(value).strip().casefold() in _OFF:
@@ -90,6 +90,38 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
                 found.append(Uncounted(key, shown(value), kind.does, kind.time_sd, kind.memory_sd))
                 break
     return found
+
+
+# FSDP's other ways, by their names and by the numbers of torch's ShardingStrategy, and how far a
+# run may lie from one that shards everything: assumptions, wide.
+_WAYS = {
+    r"2|.*\bshard_grad_op\b.*": (
+        "priced as if weights were sharded again after the forward pass, which they are not",
+        0.25,
+        0.4,
+    ),
+    r"3|.*\bno_shard\b.*": ("priced as sharded, which nothing is", 0.3, 0.6),
+    r"[45]|.*\bhybrid_shard\w*.*": ("priced as sharded over all devices", 0.3, 0.4),
+}
+_NAMES_A_WAY = tuple(
+    f"{place}{start}{name}"
+    for place in ("", "fsdp_config.")
+    for start in ("", "fsdp_")
+    for name in ("sharding_strategy", "reshard_after_forward")
+)
+
+
+def _other_shards(keys: Keys) -> list[Uncounted]:
+    """How FSDP is to shard, where it is not to shard everything: said, as it is not priced."""
+    for name in (*_NAMES_A_WAY, "fsdp"):
+        value = keys.at(name)
+        text = " ".join(map(str, value)) if isinstance(value, list) else str(value).casefold()
+        if name.endswith("reshard_after_forward") and text == "false":
+            text = "shard_grad_op"
+        for pattern, (does, *how_far) in _WAYS.items():
+            if value is not None and re.fullmatch(pattern, text.casefold()):
+                return [Uncounted(name, shown(value), does, *how_far)]
+    return []
 
 
 # Of a program's own flags, words that speak of what decides a run; not of its evaluation or files.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # How far what a script computes may move its run: an assumption, and wide.
 COMPUTED_SD = (0.25, 0.35)
+_UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
 _BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
 # Names of one setting.
@@ -156,6 +157,11 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
 
 def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
     """What a command lacks; where it only starts a script, what that script is."""
+    words = (*parsed.program, *(str(value) for value in parsed.values.values()))
+    unset = next((word for word in words if _UNSET.fullmatch(word)), "")
+    if unset and path is not None:
+        hint = "it is decided where the script is started: give the file it stands for as JOB"
+        return InputError(f"{name} starts {unset}, and does not say what that is", hint)
     if path is None or any(re.match(SIZED, f"--{flag}") for flag in parsed.values):
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"

@@ -214,10 +214,7 @@ def command_document(
 def _dialect_of(
     parsed: Command, name: str, path: Path | None
 ) -> tuple[Trainer | None, Started | None]:
-    """Whose flags they are, and the script that they start, where what it says is to be counted.
-
-    A script that makes the trainer's arguments itself decides whose they are.
-    """
+    """Whose flags they are, by the script that makes its arguments itself; and that script."""
     dialect = detect(parsed.values, name, parsed.program)
     own = dialect is None or dialect.name in {"hf", "trl"}
     script = started(parsed, path)

@@ -21,6 +21,7 @@ from autotune.trainers.launch.run_inputs import (
     plain_name,
     start,
 )
+from autotune.trainers.syntax.command_line import parse_command
 from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLOC_CONF
 
 if TYPE_CHECKING:
@@ -83,6 +84,22 @@ def input_files(plan: Plan) -> dict[str, str]:
 
 def _for_preparing(plan: Plan) -> tuple[str, ...]:
     return ("datasets",) if prepares(plan) else ()
+
+
+def started_by(typed: str, config: str) -> str:
+    """A command that torchrun or python starts, with accelerate in their place; empty if unknown.
+
+    config: accelerate's flag for its config.
+    """
+    command = parse_command(typed)
+    script = command.program[-1] if command.program else ""
+    launcher = command.program[0].rpartition("/")[2] if command.program else ""
+    plain = re.fullmatch(r"torchrun|python[\d.]*", launcher) and script.endswith(".py")
+    if not plain or typed.count(script) != 1:
+        return ""
+    before, _, after = typed.partition(script)
+    begin = before[: before.index(command.program[0])]  # NAME=VALUE in front of it
+    return f"{begin}accelerate launch {config}{script}{after}"
 
 
 def trainer_sh(

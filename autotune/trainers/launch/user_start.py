@@ -24,7 +24,7 @@ from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import COUNTS, KINDS, STAGES, is_deepspeed, is_settings
-from autotune.trainers.launch.run_script import trainer_sh
+from autotune.trainers.launch.run_script import started_by, trainer_sh
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.scope import at_key
@@ -300,10 +300,13 @@ def own_run_sh(
     file = f'"$here"/{shlex.quote(folder + found.name)}'
     config = f'--config_file "$here"/{shlex.quote(folder + launcher)} ' if launcher else ""
     needed = [folder + name for name in (found.name, launcher) if name]
+    lacks = lacks_launcher(origin, found, plan.config, folder + launcher)
     if origin.syntax == "args":
-        return trainer_sh(plan, [found.text.strip()], needed[1:], start)
+        typed = found.text.strip()
+        by_accelerate = started_by(typed, config) if lacks else typed
+        stops = [] if by_accelerate else [f"stop {shlex.quote(lacks)}"]
+        return trainer_sh(plan, [*stops, by_accelerate or typed], needed[1:], start)
     if origin.syntax == "shell":
-        lacks = lacks_launcher(origin, found, plan.config, folder + launcher)
         stops = [f"grep -q accelerate {file} || stop {shlex.quote(lacks)}"] if lacks else []
         return trainer_sh(plan, [*stops, f"bash {file}"], needed, start)
     if origin.syntax == "python":
