@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
@@ -238,6 +238,9 @@ def _check(
         msg = f"{name} cannot be changed without changing {shown(lost)} as well"
         raise InputError(msg, _OTHERWISE)
     remade = TRAINERS[origin.trainer].read(again, name)
+    for knob in SPLIT:  # where the script that a command starts says it
+        if knob in origin.knobs:
+            remade.knobs.setdefault(knob, origin.knobs[knob])
     before, after = parsed.batch_on(parsed.devices or devices), remade.batch_on(devices)
     kept = all(
         parsed.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")

@@ -18,7 +18,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
-from autotune.trainers.hf.keys import CHECKPOINTING, WORDS
+from autotune.trainers.hf.keys import WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
 from autotune.trainers.syntax.command_line import SIZED
 from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
@@ -77,7 +77,11 @@ def script_of(parsed: Command, path: Path | None) -> Path | None:
         words = parsed.program  # `python -m src.train`: in front of the flags
         module = words[-1] if len(words) > 1 and words[-2] in {"-m", "--module"} else ""
         named = f"{module.replace('.', '/')}.py" if module else ""
-    return near_file(named, path or Path("command")) if named else None
+    near = path or Path("command")
+    found = near_file(named, near) if named else None
+    if found is None and named.startswith("/"):  # of a container, whose folder is this one
+        found = near_file(Path(named).name, near)
+    return found
 
 
 def started(parsed: Command, path: Path | None) -> Started | None:
@@ -91,7 +95,7 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     except InputError:
         return None
     by_flags, options = takes_flags(text, str(found))
-    made.options = None if by_flags else options
+    made.options = options
     try:
         script = parse_script(text, str(found), flags=parsed.values, by_flags=True)
     except InputError:
@@ -99,6 +103,8 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES - {"**"}]
     made.trainer = "" if "**" in script.computed else script.trainer
     made.values = {key: value for key, value in script.values.items() if value not in ("", None)}
+    if not made.trainer and by_flags:
+        made.options = None
     if not made.trainer:  # its arguments are made of flags: its own defaults of them count
         made.values = {**option_defaults(text, str(found)), **made.values}
         if made.values.get("use_peft") is False:  # its adapters may be another file's
@@ -130,16 +136,14 @@ def joined(flags: dict[str, Any], script: Started) -> dict[str, Any]:
     return {**left, **more} if script.trainer else {**more, **left}
 
 
-def keep_unsaid(made: Parsed, script: Started) -> None:
+def keep_unsaid(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
     """Knobs that no flag of the script says: they stay as they are, and are not written."""
     if script.options is None:
         return
     words = {knob: tuple(word.key for word in WORDS.get(knob, ())) for knob in WORDS} | _SAID_BY
-    for knob, names in words.items():
-        if not set(names) & script.options:
+    for knob, names in words.items():  # the first is the one that is written where none stands
+        if not set(names) & set(flags) and not set(names[:1]) & script.options:
             made.kept.add(knob)
-    if not set(CHECKPOINTING) & script.options:
-        made.kept.add("activation_checkpointing")
 
 
 def note_script(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
@@ -165,7 +169,8 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
     if path is None or any(re.match(SIZED, f"--{flag}") for flag in parsed.values):
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
-        return InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
+        hint = 'such as "python train.py --per_device_train_batch_size 4"'
+        return InputError(msg, f"give the trainer's own file as JOB; or flags, {hint}")
     msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
     near = script_of(parsed, path)
     if near is None:

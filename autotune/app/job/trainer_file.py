@@ -201,7 +201,7 @@ def command_document(
     take_aim(made, aim)
     made.uncounted += _unread_of(parsed)
     if script is not None:
-        keep_unsaid(made, script)
+        keep_unsaid(made, script, parsed.values)
         note_script(made, script, parsed.values)
     _add_launcher(made, parsed, name, path or Path("command"), values, overrides)
     syntax, kept = "shell" if path else "args", tuple(sorted(made.kept)) if script else ()

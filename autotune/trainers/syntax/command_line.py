@@ -198,7 +198,7 @@ def rewrite_command(text: str, changes: Changes, names: Mapping[str, str] | None
     """The command with those flags changed, added at the end, or taken out."""
     for dotted, value in changes.items():
         name, _, inner = dotted.partition(".")
-        command = parse_command(text, names)
+        command = parse_command(text, names, bare=True)
         flat = any(flag.startswith(f"{name}.") for flag in command.spans)
         if inner and flat:
             text = _replace(text, command, dotted, value)
