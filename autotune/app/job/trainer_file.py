@@ -320,6 +320,7 @@ def _add_launcher(
     from autotune.trainers.launch.user_start import (
         launched_with,
         processes_of,
+        slurm_devices,
         unknown_nodes,
         visible_devices,
     )
@@ -335,14 +336,13 @@ def _add_launcher(
     named = [str(near_file(each, path) or each) for each in configs if isinstance(each, str)]
     more = (*overrides.beside, *named)
     read_beside(made, values, path, replace(overrides, beside=more), launched)
-    visible = visible_devices(parsed)
+    visible = visible_devices(parsed) or slurm_devices(parsed)
     if made.devices is None and visible is not None and visible > 1:
         why = (
-            f"one process is started, and CUDA_VISIBLE_DEVICES names {visible}: priced on one; a "
-            "Trainer that no launcher starts puts a batch on each (DataParallel), unless the model "
-            "is placed over them"
+            "priced on one, as one process is started; a Trainer that no launcher starts puts a "
+            "batch on each (DataParallel), unless the model is placed over them"
         )
-        made.uncounted.append(Uncounted("devices", str(visible), why, *_SPLIT_SD))
+        made.uncounted.append(Uncounted("devices", f"{visible} visible", why, *_SPLIT_SD))
         made.devices = 1
 
 

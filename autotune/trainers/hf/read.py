@@ -278,6 +278,8 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
 def _never_save(parsed: Parsed, key: str, stated: str) -> None:
     """Nothing is saved before the end, and that stays so."""
     parsed.knobs["checkpoint_every_steps"] = NEVER
+    parsed.knobs.setdefault("save_total_limit", 1)  # of none
+    parsed.kept.add("save_total_limit")
     why = "nothing is saved before the end: what stops the run loses all of it"
     parsed.keep("checkpoint_every_steps", key, stated, why)
 

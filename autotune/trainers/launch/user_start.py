@@ -73,9 +73,7 @@ def processes_of(command: Command) -> int | None:
     every = {"deepspeed", *(trainer.process_per_device for trainer in TRAINERS.values())} - {""}
     starts_all = any(word.rpartition("/")[2] in every for word in command.program)
     if starts_all and visible is None and _nodes(command) == 1:  # what sbatch asks for is visible
-        asked = command.environment.get("SLURM_GPUS_ON_NODE", "")
-        several = int(command.environment.get("SLURM_NNODES", "1")) > 1
-        return _count("SLURM_GPUS_ON_NODE", asked) if asked.isdecimal() and not several else None
+        return slurm_devices(command)
     return visible if starts_all or "multi_gpu" in command.launcher else None
 
 
@@ -83,6 +81,13 @@ def visible_devices(command: Command) -> int | None:
     """How many devices CUDA_VISIBLE_DEVICES names in front of the command."""
     text = command.environment.get("CUDA_VISIBLE_DEVICES", "")
     return len(text.split(",")) if re.fullmatch(r"\d+(,\d+)*", text) else None
+
+
+def slurm_devices(command: Command) -> int | None:
+    """How many devices of its one machine the script's own `#SBATCH` lines ask for."""
+    asked = command.environment.get("SLURM_GPUS_ON_NODE", "")
+    several = int(command.environment.get("SLURM_NNODES", "1")) > 1
+    return _count("SLURM_GPUS_ON_NODE", asked) if asked.isdecimal() and not several else None
 
 
 def launched_with(command: Command) -> dict[str, Any]:

@@ -1,0 +1,213 @@
+"""A command is read together with the script that it starts, where that is at hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import load_jobs
+from autotune.app.runs.user_file import patched, same_export
+from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+
+QWEN = "Qwen/Qwen2.5-0.5B"
+OWN = f"""\
+import argparse
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--name", default="{QWEN}")
+parser.add_argument("--rows-a-step", dest="micro", type=int, default=2)
+parser.add_argument("--micro", type=int, default=2)
+parser.add_argument("--steps_before", type=int, default=16)
+parser.add_argument("--peft_rank", type=int, default=64)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained(args.name)
+lora = LoraConfig(r=args.peft_rank, lora_alpha=16, target_modules=["q_proj", "v_proj"])
+config = SFTConfig(
+    "out", per_device_train_batch_size=args.micro, gradient_accumulation_steps=args.steps_before,
+    num_train_epochs=1, max_length=512, packing=False,
+)
+SFTTrainer(model=model, args=config, peft_config=lora, train_dataset=rows).train()
+"""
+BY_FLAGS = """\
+from dataclasses import dataclass, field
+import transformers
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, Trainer
+
+@dataclass
+class Arguments(transformers.TrainingArguments):
+    model_max_length: int = field(default=777)
+    optim: str = field(default="adamw_torch")
+
+@dataclass
+class LoraArguments:
+    lora_r: int = 24
+
+parser = transformers.HfArgumentParser((Arguments, LoraArguments))
+training_args, lora_args = parser.parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained(training_args.model_name_or_path)
+model = get_peft_model(model, LoraConfig(r=lora_args.lora_r, target_modules=["k_proj"]))
+Trainer(model=model, args=training_args, train_dataset=rows).train()
+"""
+ALPACA = """\
+import os
+import fire
+import transformers
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaForCausalLM
+
+def train(base_model: str = "", batch_size: int = 128, micro_batch_size: int = 4,
+          num_epochs: int = 3, cutoff_len: int = 256,
+          lora_target_modules: list = ["q_proj", "v_proj"]):
+    gradient_accumulation_steps = batch_size // micro_batch_size
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    if world_size != 1:
+        gradient_accumulation_steps = gradient_accumulation_steps // world_size
+    model = LlamaForCausalLM.from_pretrained(base_model, load_in_8bit=True)
+    model = get_peft_model(model, LoraConfig(r=8, target_modules=lora_target_modules))
+    rows = data.map(lambda row: tokenizer(row, truncation=True, max_length=cutoff_len))
+    args = transformers.TrainingArguments(
+        per_device_train_batch_size=micro_batch_size,
+        gradient_accumulation_steps=gradient_accumulation_steps, num_train_epochs=num_epochs)
+    transformers.Trainer(model=model, args=args, train_dataset=rows).train()
+
+if __name__ == "__main__":
+    fire.Fire(train)
+"""
+
+
+def job(folder: Path, script: str, command: str, gpu: str = "h100") -> Job:
+    (folder / "train.py").write_text(script)
+    (folder / "go.sh").write_text(f"{command}\n")
+    return load_jobs(folder / "go.sh", Overrides((gpu,), stated={"data.rows": 6400}))[0].job
+
+
+def today(found: Job) -> Config:
+    assert found.today is not None
+    return found.today
+
+
+def warnings(found: Job) -> str:
+    return "\n".join(estimate(found, fidelity="formula").warnings)
+
+
+def test_the_options_of_a_script_are_what_it_makes_of_them(tmp_path: Path) -> None:
+    found = job(tmp_path, OWN, "python train.py --peft_rank 32 --micro 4 --num_epochs_unused 9")
+    assert (found.model.name, found.method.rank, found.max_length) == (QWEN, 32, 512)
+    assert found.method.targets == ("q_proj", "v_proj")
+    assert (today(found).micro_batch_size, found.global_batch_size) == (4, 64)
+    assert "peft_rank" not in warnings(found)
+
+
+def test_a_script_that_is_started_by_its_name_alone_is_read(tmp_path: Path) -> None:
+    found = job(tmp_path, OWN, "srun python train.py")
+    assert (found.method.rank, found.global_batch_size, found.epochs) == (64, 32, 1.0)
+
+
+def test_a_script_that_cannot_be_found_is_named_by_what_is_lacking(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").write_text("python train_all.py\n")
+    with pytest.raises(InputError, match="0 launch commands"):
+        load_jobs(tmp_path / "go.sh", Overrides(("h100",)))
+    (tmp_path / "train_all.py").write_text("print('nothing is trained here')\n")
+    with pytest.raises(InputError) as refused:
+        load_jobs(tmp_path / "go.sh", Overrides(("h100",)))
+    assert "it starts train_all.py" in str(refused.value.hint)
+
+
+def test_a_file_that_a_variable_names_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").write_text("python src/$TASK.py --num_train_epochs 1\n")
+    with pytest.raises(InputError, match=r"starts src/\$TASK\.py, and does not say what that is"):
+        load_jobs(tmp_path / "go.sh", Overrides(("h100",)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "rank", "length", "optimizer"),
+    [
+        ("", 24, 777, "adamw_torch"),
+        ("--lora_r 4 --model_max_length 256 --optim adamw_bnb_8bit", 4, 256, "adamw_bnb_8bit"),
+    ],
+)
+def test_where_arguments_are_made_of_flags_the_scripts_own_defaults_count(
+    tmp_path: Path, flags: str, rank: int, length: int, optimizer: str
+) -> None:
+    start = f"torchrun --nproc_per_node 1 train.py --model_name_or_path {QWEN}"
+    found = job(tmp_path, BY_FLAGS, f"{start} --per_device_train_batch_size 2 {flags}")
+    assert (found.method.rank, found.max_length) == (rank, length)
+    assert found.method.targets == ("k_proj",)
+    assert today(found).optimizer == optimizer
+
+
+def test_arguments_of_a_function_are_flags_and_a_total_is_shared_by_the_devices(
+    tmp_path: Path,
+) -> None:
+    command = f"train.py --base_model {QWEN} --batch_size 64 --micro_batch_size 8"
+    command += " --cutoff_len 512 --lora_target_modules '[k_proj,v_proj]'"
+    found = job(tmp_path, ALPACA, f"python {command}")
+    assert (found.global_batch_size, found.max_length, found.method.base) == (64, 512, "int8")
+    assert found.method.targets == ("k_proj", "v_proj")
+    two = job(tmp_path, ALPACA, f"torchrun --nproc_per_node 2 {command}")
+    assert (two.global_batch_size, today(two).gradient_accumulation_steps) == (64, 4)
+
+
+def test_what_no_flag_of_the_script_says_stays_and_is_not_written(tmp_path: Path) -> None:
+    found = job(tmp_path, OWN, "python train.py --peft_rank 32")
+    assert found.origin is not None
+    assert {"micro_batch_size", "optimizer", "num_dataloader_workers"} <= set(found.origin.kept)
+    other = today(found).with_knobs(micro_batch_size=8, gradient_accumulation_steps=4)
+    made = patched("same", found, found.offers[0], other)
+    assert made.changes == {}
+    assert any("left as it is" in note for note in made.notes)
+
+
+def test_a_flag_that_the_script_has_is_written(tmp_path: Path) -> None:
+    text = OWN.replace('"--micro", type', '"--per_device_train_batch_size", type')
+    text = text.replace("=args.micro", "=args.per_device_train_batch_size")
+    text = text.replace('"--steps_before"', '"--gradient_accumulation_steps"')
+    text = text.replace("=args.steps_before", "=args.gradient_accumulation_steps")
+    found = job(tmp_path, text, "python train.py --peft_rank 32")
+    other = today(found).with_knobs(micro_batch_size=4, gradient_accumulation_steps=8)
+    made = patched("same", found, found.offers[0], other)
+    assert "--per_device_train_batch_size 4 --gradient_accumulation_steps 8" in made.text
+    assert "bash" in same_export("same", found, found.offers[0], other).files["run.sh"]
+
+
+def test_a_program_that_loads_the_model_elsewhere_is_asked_for_its_method(tmp_path: Path) -> None:
+    text = "from models import load\nfrom trl import SFTConfig, SFTTrainer\n"
+    text += "config = SFTConfig('out', per_device_train_batch_size=2, num_train_epochs=1)\n"
+    text += "SFTTrainer(model=load(), args=config, train_dataset=rows).train()\n"
+    (tmp_path / "train.py").write_text(text)
+    with pytest.raises(InputError, match="how it is trained"):
+        load_jobs(tmp_path / "train.py", Overrides(("h100",), stated={"data.rows": 10}))
+
+
+def test_a_script_of_unsloth_is_unsloths_whoever_starts_it(tmp_path: Path) -> None:
+    text = "from unsloth import FastLanguageModel\nfrom trl import SFTConfig, SFTTrainer\n"
+    text += f"model, tok = FastLanguageModel.from_pretrained('{QWEN}', max_seq_length=2048)\n"
+    text += "model = FastLanguageModel.get_peft_model(model, r=16)\n"
+    text += "config = SFTConfig('out', per_device_train_batch_size=2, max_steps=60)\n"
+    text += "SFTTrainer(model=model, args=config, train_dataset=rows).train()\n"
+    found = job(tmp_path, text, "torchrun --nproc_per_node 1 train.py --max_steps 60")
+    assert found.origin is not None
+    assert (found.origin.trainer, found.method.base) == ("unsloth", "nf4")
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["CUDA_VISIBLE_DEVICES=0,1 python train.py", "#SBATCH --gres=gpu:a100:2\nsrun python train.py"],
+)
+def test_devices_beside_the_one_process_are_said(tmp_path: Path, start: str) -> None:
+    found = job(tmp_path, OWN, start)
+    assert found.offers[0].count == 1
+    assert "devices 2 visible: priced on one" in warnings(found)

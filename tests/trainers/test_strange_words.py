@@ -1,0 +1,244 @@
+"""What strangers' files say in words of their own: read, or said first, or refused with help."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.runs.user_file import patched, same_export
+from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.config import Config
+    from autotune.domain.job import Job
+
+QWEN = "Qwen/Qwen2.5-0.5B"
+ARGUMENTS = {
+    "model_name_or_path": QWEN, "per_device_train_batch_size": 2, "num_train_epochs": 1,
+    "use_peft": False, "max_length": 512, "packing": False,
+}  # fmt: skip
+START = f"python train.py --model_name_or_path {QWEN} --num_train_epochs 1"
+SCRIPT = f"""\
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TrainingArguments, Trainer
+%s
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1, bf16=True%s)
+Trainer(model=model, args=args, train_dataset=rows).train()
+%s
+"""
+
+
+def asked(gpu: str = "h100") -> Overrides:
+    return Overrides((gpu,), stated={"data.rows": 1000})
+
+
+def file(path: Path, text: str, gpu: str = "h100") -> Job:
+    path.write_text(text)
+    return load_jobs(path, asked(gpu))[0].job
+
+
+def arguments(path: Path, gpu: str = "h100", **more: object) -> Job:
+    return file(path, json.dumps({**ARGUMENTS, **more}), gpu)
+
+
+def command(text: str) -> Job:
+    return jobs_of_command(f"{START} {text}", asked())[0].job
+
+
+def today(found: Job) -> Config:
+    assert found.today is not None
+    return found.today
+
+
+def warnings(found: Job) -> str:
+    return "\n".join(estimate(found, fidelity="formula").warnings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rank", "base", "micro"),
+    [
+        ("--use_peft --peft_lora_r 4 --per_device_train_batch 3", 4, "16bit", 3),
+        ("--lora_r 8 --load_in_bits 4 --train_bsz_per_gpu 2", 8, "nf4", 2),
+        ("--lora_r 8 --load_in_bits 8 --batch_size_per_gpu 2", 8, "int8", 2),
+    ],
+)
+def test_other_names_of_one_setting(flags: str, rank: int, base: str, micro: int) -> None:
+    found = command(flags)
+    assert (found.method.rank, found.method.base) == (rank, base)
+    assert today(found).micro_batch_size == micro
+
+
+def test_epochs_and_rank_by_their_short_names(tmp_path: Path) -> None:
+    settings = {
+        "model_name": QWEN, "r": 8, "lora_alpha": 16, "n_epochs": 2, "sequence_len": 640,
+        "per_device_train_batch_size": 2, "learning_rate": 1e-4,
+    }  # fmt: skip
+    found = file(tmp_path / "hyperparameters.json", json.dumps(settings))
+    assert (found.method.rank, found.epochs, found.max_length) == (8, 2.0, 640)
+
+
+def test_a_list_of_targets_as_fire_takes_it() -> None:
+    found = command(
+        "--lora_r 8 --per_device_train_batch_size 2 --lora_target_modules '[q_proj,k_proj]'"
+    )
+    assert found.method.targets == ("q_proj", "k_proj")
+
+
+@pytest.mark.parametrize(
+    ("call", "padding"),
+    [
+        ('tokenizer(text, truncation=True, max_length=256, padding="max_length")', "max_length"),
+        ("tokenizer(text, truncation=True, max_length=256, padding=True)", "longest"),
+        (
+            'tok(a, truncation=True, max_length=256, padding="max_length", return_tensors="pt")',
+            "longest",
+        ),
+    ],
+)
+def test_rows_that_a_script_fills_up_count_in_full(tmp_path: Path, call: str, padding: str) -> None:
+    found = file(tmp_path / "train.py", SCRIPT % (f"rows = [{call} for text in texts]", "", ""))
+    assert (found.padding, found.max_length) == (padding, 256)
+
+
+def test_length_grouping_of_rows_that_are_filled_up_is_left_alone(tmp_path: Path) -> None:
+    call = 'rows = tokenizer(texts, truncation=True, max_length=256, padding="max_length")'
+    found = file(tmp_path / "train.py", SCRIPT % (call, ", group_by_length=True", ""))
+    assert today(found).length_grouping == "off"
+    assert "cannot run" not in warnings(found)
+
+
+def test_of_two_quantisations_in_front_of_the_training_none_is_taken(tmp_path: Path) -> None:
+    two = "a = BitsAndBytesConfig(load_in_4bit=True)\nb = BitsAndBytesConfig(load_in_8bit=True)"
+    found = file(tmp_path / "train.py", SCRIPT % (two, "", ""))
+    assert found.method.base == "16bit"
+    assert "load_in_4bit computed" in warnings(found)
+    late = "four = BitsAndBytesConfig(load_in_8bit=True)"  # loaded again, to be tried out
+    first = "four = BitsAndBytesConfig(load_in_4bit=True)\nlora = LoraConfig(r=8)"
+    found = file(
+        tmp_path / "again.py", "from peft import LoraConfig\n" + SCRIPT % (first, "", late)
+    )
+    assert found.method.base == "nf4"
+
+
+def test_a_run_that_saves_nothing_is_priced_so_and_stays_so(tmp_path: Path) -> None:
+    saved = arguments(tmp_path / "a.json", save_steps=10)
+    never = arguments(tmp_path / "b.json", save_strategy="no")
+    assert today(never).checkpoint_every_steps > 10**6
+    some, none = (
+        estimate(each, fidelity="formula").row.time_s.checkpoint for each in (saved, never)
+    )
+    assert none < some / 10
+    made = patched(
+        "same", never, never.offers[0], today(never).with_knobs(checkpoint_every_steps=50)
+    )
+    assert made.changes == {}
+
+
+def test_a_limit_of_minus_one_keeps_every_checkpoint(tmp_path: Path) -> None:
+    assert arguments(tmp_path / "a.json", save_total_limit=-1).today is not None
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"fsdp": "shard_grad_op auto_wrap"},
+        {"fsdp": "full_shard", "fsdp_config": {"reshard_after_forward": False}},
+        {"fsdp": ["hybrid_shard", "auto_wrap"]},
+    ],
+)
+def test_sharding_less_than_everything_is_said(tmp_path: Path, stated: dict[str, object]) -> None:
+    said = warnings(arguments(tmp_path / "a.json", "h100:4", bf16=True, **stated))
+    assert "priced as" in said
+    plain = warnings(
+        arguments(tmp_path / "b.json", "h100:4", bf16=True, fsdp="full_shard auto_wrap")
+    )
+    assert "priced as" not in plain
+
+
+def test_a_file_of_another_program_with_two_words_of_axolotls_is_not_axolotls(
+    tmp_path: Path,
+) -> None:
+    text = f"model: {QWEN}\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n"
+    text += "sample_packing: true\nsequence_len: 1024\nlora_rank: 16\nmax_steps: 20\n"
+    found = file(tmp_path / "sft.yaml", text)
+    assert (found.method.rank, found.global_batch_size, found.max_length) == (16, 8, 1024)
+
+
+def test_a_key_that_stands_there_twice_with_one_value_is_that_value(tmp_path: Path) -> None:
+    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in ARGUMENTS.items())
+    assert file(tmp_path / "a.yaml", f"{text}num_train_epochs: 1\n").epochs == 1.0
+    with pytest.raises(InputError) as refused:
+        file(tmp_path / "b.yaml", f"{text}num_train_epochs: 2\n")
+    assert "takes the last one" in str(refused.value.hint)
+
+
+def test_what_wandb_kept_of_a_run_is_no_config(tmp_path: Path) -> None:
+    text = "wandb_version: 1\n_wandb:\n  value: {}\nmax_steps:\n  desc: null\n  value: 2\n"
+    with pytest.raises(InputError, match="what W&B kept of a run"):
+        file(tmp_path / "config.yaml", text)
+
+
+def test_a_mapping_called_model_makes_no_job_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither a job file nor a trainer's file"):
+        file(
+            tmp_path / "config.yaml",
+            f"model: {{name: {QWEN}}}\ndataset: {{name: a}}\nrun: {{a: 1}}\n",
+        )
+
+
+def test_an_interval_of_nothing_is_refused_with_help(tmp_path: Path) -> None:
+    text = f"checkpoint_dir: checkpoints/{QWEN}\nlora_r: 8\ntrain:\n  global_batch_size: 8\n"
+    text += "  micro_batch_size: 2\n  epochs: 1\neval:\n  interval: 0\n"
+    with pytest.raises(InputError, match=r"eval\.interval is 0, and litgpt divides") as refused:
+        file(tmp_path / "lora.yaml", text)
+    assert "leave it out" in str(refused.value.hint)
+
+
+def test_a_small_config_of_accelerate_is_told_as_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a config of accelerate"):
+        file(tmp_path / "a.yaml", "distributed_type: DEEPSPEED\nnum_processes: 4\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "a.json",
+            '{"finetuning_type": "lora", "flash_attn": "fa2", "adapter_name_or_path": "out"}',
+            "inference",
+        ),
+        (
+            "gr00t_finetune.py",
+            SCRIPT % ("from gr00t import GR00T_N1_5\nGR00T_N1_5()", "", ""),
+            "sees",
+        ),
+    ],
+)
+def test_what_trains_no_decoder_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        file(tmp_path / name, text)
+
+
+def test_a_script_whose_name_says_reward_model_is_one(tmp_path: Path) -> None:
+    assert file(tmp_path / "train_reward_model.py", SCRIPT % ("", "", "")).objective == "reward"
+
+
+def test_a_command_of_torchrun_is_started_by_accelerate_where_the_pick_shards() -> None:
+    text = f"A=1 torchrun --nproc_per_node 4 train.py --model_name_or_path {QWEN} --bf16 True"
+    text += " --num_train_epochs 1 --use_peft False --per_device_train_batch_size 2"
+    found = jobs_of_command(text, asked("h100:4"))[0].job
+    sharded = today(found).with_knobs(sharding="fsdp")
+    made = same_export("same", found, found.offers[0], sharded, folder="own/")
+    last = made.files["run.sh"].strip().splitlines()[-1]
+    assert last.startswith(
+        'A=1 accelerate launch --config_file "$here"/own/accelerate.yaml train.py'
+    )
+    plain = same_export("same", found, found.offers[0], today(found).with_knobs(sharding="ddp"))
+    assert "torchrun --nproc_per_node 4 train.py" in plain.files["run.sh"]
