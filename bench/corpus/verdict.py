@@ -24,7 +24,8 @@ _OWN_FAULT = re.compile(
 )
 _NO_JOB = re.compile(
     r"holds no|no launch command|0 launch commands|is a config of|states? no|neither a job file|"
-    r"is a notebook|not valid|must be written out|does not|is the file of no trainer|is no |names "
+    r"is a notebook|not valid|must be written out|does not|is the file of no trainer|is no |names |"
+    r"takes its arguments as flags"
 )
 
 

@@ -116,6 +116,23 @@ def test_a_script_that_is_started_by_its_name_alone_is_read(tmp_path: Path) -> N
     assert (found.method.rank, found.global_batch_size, found.epochs) == (64, 32, 1.0)
 
 
+def test_a_script_that_alone_decides_the_run_must_write_it_out(tmp_path: Path) -> None:
+    text = OWN.replace("num_train_epochs=1", "max_steps=len(rows) // args.micro")
+    with pytest.raises(InputError, match=r"train\.py: max_steps must be written out"):
+        job(tmp_path, text, "python train.py")
+    found = job(tmp_path, text, "python train.py --num_train_epochs 2")
+    assert "max_steps computed" in warnings(found)
+
+
+def test_the_devices_that_a_file_of_litgpt_states_stay_those_of_its_command(tmp_path: Path) -> None:
+    settings = f"checkpoint_dir: checkpoints/{QWEN}\nlora_r: 8\ndevices: 4\ntrain:\n"
+    settings += "  global_batch_size: 16\n  micro_batch_size: 2\n  epochs: 1\n"
+    (tmp_path / "lora.yaml").write_text(settings)
+    (tmp_path / "go.sh").write_text("litgpt finetune_lora --config lora.yaml\n")
+    found = load_jobs(tmp_path / "go.sh", Overrides(("h100",), stated={"data.rows": 6400}))[0].job
+    assert (found.offers[0].count, today(found).gradient_accumulation_steps) == (4, 2)
+
+
 def test_a_script_that_cannot_be_found_is_named_by_what_is_lacking(tmp_path: Path) -> None:
     (tmp_path / "go.sh").write_text("python train_all.py\n")
     with pytest.raises(InputError, match="0 launch commands"):

@@ -141,6 +141,20 @@ def test_a_run_that_saves_nothing_is_priced_so_and_stays_so(tmp_path: Path) -> N
     assert made.changes == {}
 
 
+def test_an_interval_that_no_run_reaches_is_never_and_is_not_written(tmp_path: Path) -> None:
+    found = arguments(tmp_path / "a.json", save_steps=10**11)
+    assert today(found).checkpoint_every_steps == 10**9
+    assert "save_steps" not in patched("same", found, found.offers[0], today(found)).changes
+
+
+def test_a_base_in_few_bits_whose_adapters_are_not_in_the_script_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    four = "four = BitsAndBytesConfig(load_in_4bit=True)"
+    with pytest.raises(InputError, match="how it is trained"):
+        file(tmp_path / "train.py", SCRIPT % (four, "", ""))
+
+
 def test_a_limit_of_minus_one_keeps_every_checkpoint(tmp_path: Path) -> None:
     assert arguments(tmp_path / "a.json", save_total_limit=-1).today is not None
 

@@ -27,6 +27,7 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.space.enumerate import PLAIN
 from autotune.trainers.llamafactory.trainer import KIND
+from autotune.trainers.parsed import NEVER_STEPS
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
@@ -42,7 +43,6 @@ _FLAGS = {
     "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
-NEVER_STEPS = 1e9  # no training has so many: once in so many is never
 _LOCKED = (  # opt-in, where stated
     "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
@@ -72,6 +72,9 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     _split_total(parsed, devices)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)
+    every = parsed.knobs.get("checkpoint_every_steps")
+    if isinstance(every, int) and every > NEVER_STEPS:
+        parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS
     _widen_masters(parsed, values)
     _complete_evaluation(parsed, values, overrides)
     _place_evaluations(parsed, values, overrides, batch)

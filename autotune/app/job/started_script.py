@@ -22,7 +22,12 @@ from autotune.trainers.hf.keys import WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
 from autotune.trainers.syntax.command_line import SIZED
 from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
-from autotune.trainers.syntax.python_source import DECIDES, called, parse_script
+from autotune.trainers.syntax.python_source import (
+    DECIDES,
+    called,
+    parse_script,
+    refuse_computed,
+)
 
 if TYPE_CHECKING:
     from autotune.trainers.parsed import Parsed
@@ -84,8 +89,16 @@ def script_of(parsed: Command, path: Path | None) -> Path | None:
     return found
 
 
+def _states_size(parsed: Command) -> bool:
+    """Whether a flag of the command says a batch, a length of the run or the like."""
+    return any(re.match(SIZED, f"--{flag}") for flag in parsed.values)
+
+
 def started(parsed: Command, path: Path | None) -> Started | None:
-    """What the command's script says; None where it is not at hand, or says nothing readable."""
+    """What the command's script says; None where it is not at hand, or says nothing readable.
+
+    Raises InputError where the script alone decides the run, and computes what decides it.
+    """
     found = script_of(parsed, path)
     if found is None:
         return None
@@ -100,8 +113,11 @@ def started(parsed: Command, path: Path | None) -> Started | None:
         script = parse_script(text, str(found), flags=parsed.values, by_flags=True)
     except InputError:
         return made
+    whole = bool(script.trainer) and "**" not in script.computed
+    if whole and not _states_size(parsed):  # the job is the script's, as if it were given as JOB
+        refuse_computed(script, str(found), loads=False)
     lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES - {"**"}]
-    made.trainer = "" if "**" in script.computed else script.trainer
+    made.trainer = script.trainer if whole else ""
     made.values = {key: value for key, value in script.values.items() if value not in ("", None)}
     if not made.trainer and by_flags:
         made.options = None
@@ -166,7 +182,7 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
     if unset and path is not None:
         hint = "it is decided where the script is started: give the file it stands for as JOB"
         return InputError(f"{name} starts {unset}, and does not say what that is", hint)
-    if path is None or any(re.match(SIZED, f"--{flag}") for flag in parsed.values):
+    if path is None or _states_size(parsed):
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
         hint = 'such as "python train.py --per_device_train_batch_size 4"'

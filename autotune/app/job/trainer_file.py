@@ -325,7 +325,7 @@ def _add_launcher(
         visible_devices,
     )
 
-    made.devices = processes_of(parsed)
+    made.devices = processes_of(parsed) or made.devices  # of litgpt, the file says it
     if nodes := unknown_nodes(parsed):
         why = "nothing here says how many machines: one is counted, and its batch; write the number"
         made.uncounted.append(Uncounted("machines", nodes, why, 0.0, 0.0))

@@ -23,7 +23,7 @@ from autotune.trainers.hf.keys import (
     PADS,
     WORDS,
 )
-from autotune.trainers.parsed import Keys, Parsed
+from autotune.trainers.parsed import NEVER_STEPS, Keys, Parsed
 from autotune.trainers.schema import leave_rest
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ EPOCHS = 3.0  # num_train_epochs of TrainingArguments
 TRL_MAX_LENGTH = 1024  # max_length of SFTConfig
 
 MAX_LENGTH = ("max_length", "max_seq_length", "model_max_length", *OWN_FLAGS["max_length"])
-NEVER = 10**9  # steps: no training has so many
 FSDP_OFFLOADS = ("cpu_offload", "offload_params", "fsdp_offload_params")
 
 
@@ -268,7 +267,7 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
     elif strategy == "best":
         parsed.note("save_strategy", strategy, "counted as a save every 500 steps")
     elif every is not None and every >= 1:
-        parsed.knobs["checkpoint_every_steps"] = min(int(every), NEVER)
+        parsed.knobs["checkpoint_every_steps"] = int(every)
     elif every and every > 0:
         _save_by_share(parsed, every)
     elif every is not None and every < 0:
@@ -277,7 +276,7 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
 
 def _never_save(parsed: Parsed, key: str, stated: str) -> None:
     """Nothing is saved before the end, and that stays so."""
-    parsed.knobs["checkpoint_every_steps"] = NEVER
+    parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS
     parsed.knobs.setdefault("save_total_limit", 1)  # of none
     parsed.kept.add("save_total_limit")
     why = "nothing is saved before the end: what stops the run loses all of it"

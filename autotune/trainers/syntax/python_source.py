@@ -160,9 +160,10 @@ def _add_beside(
     made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values, settings: set[str]
 ) -> None:
     """What it does beside its calls of arguments. settings: names in the file that it loads."""
-    if made.trainer != "unsloth" and trains_in_full(
-        tree, settings, named="model_name_or_path" in made.values
-    ):
+    quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
+    named = "model_name_or_path" in made.values
+    own = made.trainer != "unsloth" and not quantised  # few bits have their adapters elsewhere
+    if own and trains_in_full(tree, settings, named=named):
         made.values.setdefault("use_peft", False)
     plain = made.trainer == "hf" or (not made.trainer and not made.sft)
     if plain and not _LENGTHS & {*made.values, *made.computed}:
@@ -171,7 +172,6 @@ def _add_beside(
         made.computed += [OWN_LENGTH] if lost else []
     if pads(tree, stated):
         made.values[PADS] = True
-    quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
 
