@@ -67,6 +67,7 @@ def warnings(found: Job) -> str:
         ("--use_peft --peft_lora_r 4 --per_device_train_batch 3", 4, "16bit", 3),
         ("--lora_r 8 --load_in_bits 4 --train_bsz_per_gpu 2", 8, "nf4", 2),
         ("--lora_r 8 --load_in_bits 8 --batch_size_per_gpu 2", 8, "int8", 2),
+        ("--lora_r 8 --use_qlora 1 --bsz_per_device 2", 8, "nf4", 2),
     ],
 )
 def test_other_names_of_one_setting(flags: str, rank: int, base: str, micro: int) -> None:

@@ -20,18 +20,11 @@ from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
-from autotune.trainers.syntax.command_line import SIZED
-from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
-from autotune.trainers.syntax.python_source import (
-    DECIDES,
-    called,
-    parse_script,
-    refuse_computed,
-)
 
 if TYPE_CHECKING:
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
+    from autotune.trainers.syntax.python_source import Script
 
 # How far what a script computes may move its run: an assumption, and wide.
 COMPUTED_SD = (0.25, 0.35)
@@ -73,6 +66,7 @@ class Started:
     calls: set[str] = field(default_factory=set)
     options: set[str] | None = None  # flags that it takes; None: every argument of its trainer
     uncounted: list[Uncounted] = field(default_factory=list)
+    alone: tuple[Script, str] | None = None  # it and its path, where no flag says a size
 
 
 def script_of(parsed: Command, path: Path | None) -> Path | None:
@@ -91,14 +85,16 @@ def script_of(parsed: Command, path: Path | None) -> Path | None:
 
 def _states_size(parsed: Command) -> bool:
     """Whether a flag of the command says a batch, a length of the run or the like."""
+    from autotune.trainers.syntax.command_line import SIZED
+
     return any(re.match(SIZED, f"--{flag}") for flag in parsed.values)
 
 
 def started(parsed: Command, path: Path | None) -> Started | None:
-    """What the command's script says; None where it is not at hand, or says nothing readable.
+    """What the command's script says; None where it is not at hand, or says nothing readable."""
+    from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
+    from autotune.trainers.syntax.python_source import DECIDES, called, parse_script
 
-    Raises InputError where the script alone decides the run, and computes what decides it.
-    """
     found = script_of(parsed, path)
     if found is None:
         return None
@@ -114,8 +110,8 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     except InputError:
         return made
     whole = bool(script.trainer) and "**" not in script.computed
-    if whole and not _states_size(parsed):  # the job is the script's, as if it were given as JOB
-        refuse_computed(script, str(found), loads=False)
+    if whole and not _states_size(parsed):
+        made.alone = (script, str(found))
     lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES - {"**"}]
     made.trainer = script.trainer if whole else ""
     made.values = {key: value for key, value in script.values.items() if value not in ("", None)}
@@ -141,7 +137,13 @@ def joined(flags: dict[str, Any], script: Started) -> dict[str, Any]:
 
     Where both state one setting under two names, the script's word counts if it makes the
     arguments itself, and else the flag's.
+
+    Raises InputError where the script alone decides the run, and computes what decides it.
     """
+    if script.alone is not None:
+        from autotune.trainers.syntax.python_source import refuse_computed
+
+        refuse_computed(*script.alone, loads=False)
     left, more = dict(flags), dict(script.values)
     for names in _SAME:
         stated, own = names & set(left), names & set(more)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
+from autotune.domain.config import YES
 from autotune.trainers.hf.keys import PADS
 from autotune.trainers.schema import schema_of
 
@@ -56,7 +57,7 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     mode = str(keys.get(*OWN_FLAGS["method"])).casefold()
     # LLMBox's train.py, LLamaTuner's: switches of their own
     for name, means in (("lora", "lora"), ("qlora", "qlora"), ("use_qlora", "qlora")):
-        if str(keys.at(name)).casefold() == "true" and keys.switch(name):
+        if str(keys.at(name)).casefold() in YES and keys.switch(name):
             mode = means
     if peft is None and mode in {"full", "lora", "qlora"}:
         peft = mode != "full"

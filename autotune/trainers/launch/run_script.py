@@ -21,7 +21,6 @@ from autotune.trainers.launch.run_inputs import (
     plain_name,
     start,
 )
-from autotune.trainers.syntax.command_line import parse_command
 from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLOC_CONF
 
 if TYPE_CHECKING:
@@ -91,6 +90,8 @@ def started_by(typed: str, config: str) -> str:
 
     config: accelerate's flag for its config.
     """
+    from autotune.trainers.syntax.command_line import parse_command
+
     command = parse_command(typed)
     script = command.program[-1] if command.program else ""
     launcher = command.program[0].rpartition("/")[2] if command.program else ""
