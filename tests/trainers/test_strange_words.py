@@ -184,6 +184,7 @@ def test_a_file_of_another_program_with_two_words_of_axolotls_is_not_axolotls(
     text += "sample_packing: true\nsequence_len: 1024\nlora_rank: 16\nmax_steps: 20\n"
     found = file(tmp_path / "sft.yaml", text)
     assert (found.method.rank, found.global_batch_size, found.max_length) == (16, 8, 1024)
+    assert today(found).packing == "on"
 
 
 def test_a_key_that_stands_there_twice_with_one_value_is_that_value(tmp_path: Path) -> None:
@@ -257,3 +258,21 @@ def test_a_command_of_torchrun_is_started_by_accelerate_where_the_pick_shards() 
     )
     plain = same_export("same", found, found.offers[0], today(found).with_knobs(sharding="ddp"))
     assert "torchrun --nproc_per_node 4 train.py" in plain.files["run.sh"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "attention", "said"),
+    [
+        ("False", "sdpa", False),
+        ("True", "flash_attention_2", False),
+        ("torch.cuda.is_available()", "sdpa", True),
+    ],
+)
+def test_what_a_mapping_gets_under_a_condition_counts_where_that_is_known(
+    tmp_path: Path, condition: str, attention: str, *, said: bool
+) -> None:
+    held = f'held = {{}}\nif {condition}:\n    held["attn_implementation"] = "flash_attention_2"'
+    text = (SCRIPT % (held, "", "")).replace(f'"{QWEN}")', f'"{QWEN}", **held)')
+    found = file(tmp_path / "train.py", text)
+    assert today(found).attention == attention
+    assert ("attn_implementation computed" in warnings(found)) is said

@@ -35,6 +35,7 @@ OWN_FLAGS = {
                    "response_max_length", "total_max_len"),
     "length": ("source_max_len", "target_max_len", "max_source_length", "max_target_length"),
     "epochs": ("epochs", "n_epochs", "num_epoch", "max_epochs", "epoch"), "padding": (PADS,),
+    "packing": ("sample_packing",),
     "max_steps": ("train_steps", "max_train_steps", "num_train_steps"),
     "sharding": ("zero_stage",),
     "attention": (

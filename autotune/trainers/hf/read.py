@@ -79,6 +79,9 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     read_held_out(keys, parsed, *HELD_OUT)
     read_shared(keys, parsed)
     read_words(keys, parsed, "packing")
+    if "packing" not in parsed.knobs and keys.switch(*OWN_FLAGS["packing"]):
+        parsed.knobs["packing"] = "on"
+        parsed.keep("packing", "sample_packing", "true", "a program's own word for it")
     leave_rest(keys, parsed)
     return parsed
 

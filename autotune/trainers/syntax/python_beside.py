@@ -113,12 +113,12 @@ def set_later(tree: ast.Module, made: Collection[ast.Call]) -> list[tuple[str, a
     ]
 
 
-def filled(tree: ast.Module, mapping: ast.expr) -> list[tuple[str, ast.expr]]:
+def filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> list[tuple[str, ast.expr]]:
     """What a mapping of a name is made of, and what is put into it further on."""
     if not isinstance(mapping, ast.Name):
         return []
     found: list[tuple[str, ast.expr]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         target, value = assigned(node)
         if isinstance(value, ast.Dict) and getattr(target, "id", "") == mapping.id:
             for key, each in zip(value.keys, value.values, strict=True):

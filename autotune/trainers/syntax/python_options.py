@@ -44,9 +44,11 @@ def option_names(nodes: list[ast.AST]) -> set[str]:
 
 
 def _typed(value: Any) -> Any:  # noqa: ANN401 - any flag's value
-    """A number that was typed as one; several words each by itself."""
+    """A number or a truth that was typed as one; several words each by itself."""
     if isinstance(value, list):
         return [_typed(each) for each in value]
+    if value in ("True", "False"):
+        return value == "True"
     if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"-?\d*\.?\d+([eE][-+]?\d+)?", value):

@@ -322,11 +322,14 @@ def _add_unpacked(
     entries = stated.entries(node)
     if entries is None and call.name in ARGUMENTS:
         made.computed.append("**")
-    for name, value in filled(tree, node) if entries is None and call.name not in ARGUMENTS else []:
+    read = entries is None and call.name not in ARGUMENTS
+    surely = {value for _, value in filled(stated.reached(tree, surely=True), node)} if read else ()
+    for name, value in filled(stated.reached(tree), node) if read else []:
         key = _key(call, name)
         if key is not None and made.values.get(key) != stated.literal(value)[1]:
-            # two values of one key: the script decides
-            made.computed.append(key) if key in made.values else _put(made, key, value, stated)
+            # two values of one key, or a condition that is not known: the script decides
+            decided = key in made.values or value not in surely
+            made.computed.append(key) if decided else _put(made, key, value, stated)
     for name, value, place in entries or []:
         key = _key(call, name)
         if key is not None and _put(made, key, value, stated):

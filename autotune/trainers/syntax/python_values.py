@@ -107,8 +107,11 @@ class Values:
             found.append((key.value, value, place))
         return found
 
-    def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Every node inside that may run: of a branch whose condition is known, the taken one."""
+    def reached(self, node: ast.AST, *, surely: bool = False) -> Iterator[ast.AST]:
+        """Every node inside that may run: of a branch whose condition is known, the taken one.
+
+        surely: of one whose condition is not known, none.
+        """
         yield node
         inner: list[ast.AST] = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.If | ast.IfExp):
@@ -119,8 +122,10 @@ class Values:
             if known:
                 branch = node.body if taken else node.orelse
                 inner = [node.test, *(branch if isinstance(branch, list) else [branch])]
+            elif surely:
+                inner = [node.test]
         for each in inner:
-            yield from self.reached(each)
+            yield from self.reached(each, surely=surely)
 
     def _worth(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401, PLR0911 - one a kind
         if depth > _DEEPEST:
