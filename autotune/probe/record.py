@@ -6,6 +6,7 @@ miss so close to the limit that another run may end otherwise is a coin thrown o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -82,6 +83,11 @@ class ProbeRecord:
     def line(self) -> bytes:
         """The record as a line of JSON. Raises ValueError for NaN and infinity."""
         return json.dumps(asdict(self), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """The same in every process that has this record, and of no other."""
+        return hashlib.sha256(self.line()).hexdigest()[:16]
 
     @classmethod
     def of(cls, data: Any) -> Self:  # noqa: ANN401 - parsed JSON

@@ -448,6 +448,33 @@ def test_extrapolation_and_full_depth_are_compared_where_both_ran(tmp_path: Path
     )
 
 
+def test_a_probe_of_which_a_killed_worker_never_told_counts_once_and_no_other_counts_twice(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    def worker(name: str, slower: float) -> tuple[Prober, Machine]:
+        machine = Machine(step=lambda config: slower * step_of(config))
+        folder = tmp_path / name
+        folder.mkdir()
+        known = ("cost", folder, lambda _: None)
+        return Prober(job, bill, devices.cpu(), options_of(machine), *known), machine
+
+    (dead, _), (peer, _) = worker("dead", 1.0), worker("peer", 1.01)
+    later, machine = worker("later", 1.02)
+    for prober in (dead, peer):
+        prober.measure(0)
+        prober.again(0)
+    untold, told = dead.memo.records[-1], peer.memo.records[-1]
+    for known in ([untold, told], [told, untold]):
+        later.memo.records = [*peer.memo.records[:1], *known]
+        found = later.again(0, [told.digest])
+        assert found.probe == untold.digest, "it is on the disk and was not counted"
+        assert later.again(0, [""]).probe == known[1].digest, "an older record names no probe"
+    assert machine.count == 0
+    third = later.again(0, [told.digest, untold.digest])
+    assert machine.count == 1
+    assert third.probe not in {told.digest, untold.digest}
+
+
 def test_between_a_processor_and_a_gpu_only_the_loader_s_work_carries_over(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:

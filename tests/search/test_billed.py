@@ -24,6 +24,7 @@ from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from autotune.cost.bill import Bill
@@ -185,8 +186,8 @@ class Meter:
         self.spent += 1.0
         return truth(self.priced, index)
 
-    def again(self, index: int, done: int) -> Scored:
-        del done
+    def again(self, index: int, told: Sequence[str]) -> Scored:
+        del told
         if self.spent + 2.0 > self.limit:
             msg = "the probe budget was spent"
             raise StopSearch(msg, budget=True)

@@ -153,6 +153,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_configuration_probed_by_ano
 
     found = many(tmp_path / "run", FakeHands(after_start=kill_first), told=told)
     assert any("killed by signal 9" in line for line in told)
+    assert not list((tmp_path / "run").glob("workers/*/probing/*")), "what its probes left"
     assert "2 workers, and 1 cpu here: probes take turns" in told
     tried = searched(tmp_path / "run")
     assert len(tried) == len(set(tried))
@@ -166,6 +167,10 @@ def until_probed(folder: Path) -> None:
 
 def kill_when_busy(process: subprocess.Popen[bytes], folder: Path) -> None:
     until_probed(folder)
+    left = folder / "workers" / "killed" / "probing" / "session-killed"
+    left.mkdir(parents=True)
+    (left / ".lock").touch()
+    (left / "checkpoint").touch()
     os.kill(process.pid, signal.SIGKILL)
 
 
@@ -275,7 +280,7 @@ def test_the_best_are_measured_again_side_by_side_and_only_behind_the_search(
     counted: list[list[int]] = []
     measurer: Any = SimpleNamespace(allowed={}, count_pending=lambda at: counted.append([*at]))
     behind = SimpleNamespace(
-        again=(), next=lambda running: min({1, 2} - set(running), default=None)
+        told=lambda _: (), next=lambda running: min({1, 2} - set(running), default=None)
     )
     monkeypatch.setattr(own, "hear", lambda *_: None)
     monkeypatch.setattr(own, "posterior", lambda *_: None)

@@ -246,11 +246,11 @@ class Prober:
                 runs.append(record)  # noqa: PERF402 - what ran before an exception counts
         return next((record for record in runs if record.fits), first)
 
-    def again(self, index: int, done: int = 0) -> Scored:
+    def again(self, index: int, told: Sequence[str] = ()) -> Scored:
         """Run a candidate once more, in a fresh process, at full depth where it can be held.
 
-        done: how often the search has heard of that. One more that was recorded, and of which a
-        killed search never heard, is the answer.
+        told: the probes of which the search has heard so far, empty for one that it does not name.
+        Another that was recorded, and of which a killed search never heard, is the answer.
         """
         predicted, ran = (
             self.bill.estimate(index),
@@ -259,9 +259,10 @@ class Prober:
         fits = ran is not None and ran.row.memory_bytes.total <= self._limit(ran.row)
         plan = self._plan(predicted, full=fits, known_to_fit=fits)
         known = [record for record in self.known(plan.key) if record.role == "confirm"]
-        record = known[done] if len(known) > done else self._run(plan, predicted, "confirm")
+        untold = [record for record in known if record.digest not in told][told.count("") :]
+        record = untold[0] if untold else self._run(plan, predicted, "confirm")
         self._tell(index, record, predicted)
-        return self._scored(index, predicted, record)
+        return replace(self._scored(index, predicted, record), probe=record.digest)
 
     def budget(self, index: int) -> ProbeBudget:
         """What probing a candidate costs, and what is left; the pick's second run is put aside."""
@@ -336,7 +337,7 @@ class Prober:
         self._keep(record)
         self.unsupported.learn(record)
         self.broken_in_a_row = 0 if record.fits is not None else self.broken_in_a_row + 1
-        check_ending(record, finished=len(self.own) - 1)
+        check_ending(record, finished=sum(r.status != INTERRUPTED for r in self.own))
         return record
 
     def _scored(self, index: int, predicted: Estimated, record: ProbeRecord) -> Scored:
@@ -398,9 +399,11 @@ class Prober:
         self._refresh(index)
         left_s = max(self.options.seconds - self.spent_s, 0.0)
         best = next((ranked.row for ranked in self.ranked()), None)
-        name = "probe of an earlier study"
-        if not record.reused:
-            run = next((n for n, r in enumerate(self.known(record.key), 1) if r is record), 1)
+        runs = self.known(record.key)
+        run = next((n for n, r in enumerate(runs, 1) if r is record), 1)
+        if any(r.reused for r in runs):
+            name = "probe of an earlier study" + (f", run {run}" if run > 1 else "")
+        else:
             name = self.progress.name(self._number(record.key), run)
         offer = self.offers > 1
         self.announce(probe_line(name, record, predicted, best, left_s, offer=offer))

@@ -107,8 +107,7 @@ def probe_by_workers(
         search, place, terms, resume=study.resume,
         made=lambda: as_told(probes_of_workers(run_dir)), tell=announce,
     ) as led:  # fmt: skip
-        for folder in run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBING_FOLDER}"):
-            take_away_dead(folder, OF_PROBE, OF_SESSION)  # gigabytes, of a killed worker
+        sweep_dead(run_dir)
         job = worker_job(ground, place)
         crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
         gather_probes(prober, run_dir)
@@ -122,11 +121,18 @@ def probe_by_workers(
             crew.let_leave()
         finally:
             crew.executor.stop()
+            sweep_dead(run_dir)
         led.gather()
         search.hear(led.shared, prober)
         gather_probes(prober, run_dir)
         explored = search.explored(led.shared, led.resumed, end)
     return probed_of(prober, explored, key, prior, begun)
+
+
+def sweep_dead(run_dir: Path) -> None:
+    """Take away what the probes of killed workers left on this disk: it may be gigabytes."""
+    for folder in run_dir.glob(f"{WORKERS_FOLDER}/*/{PROBING_FOLDER}"):
+        take_away_dead(folder, OF_PROBE, OF_SESSION)
 
 
 def _say_turns(
@@ -188,6 +194,7 @@ class Crew:
                 self.gone.add(state.name)
                 if state.code != 0:
                     self.announce(f"worker {state.name} has ended: {state.why or state.code}")
+                    sweep_dead(self.job.folder)
                 if not state.is_final and self.started < STARTS_EACH * self.count:
                     self._start_one()
                     states = self.executor.states()

@@ -49,14 +49,15 @@ class Finals:
     """The measured candidates that fit, and what is known of each.
 
     standing: by candidate. pick: None when none fits. share: of undisturbed measurements that were
-    too long. again: measurements made again so far, the oldest first, as candidates; in_vain: the
-    last ones all were disturbed.
+    too long. again: measurements made again so far, the oldest first, as candidates; probes: the
+    probe of each; in_vain: the last ones all were disturbed.
     """
 
     posterior: Posterior
     standing: dict[int, Standing]
     runs: dict[int, list[Run]]
     again: tuple[int, ...]
+    probes: tuple[str, ...]
     pick: int | None
     share: float
     modelled: FloatArray
@@ -77,6 +78,10 @@ class Finals:
         if not turn:
             return None
         return turn[0] if fewest % 2 else turn[-1]  # A B, then B A: what drifts cancels
+
+    def told(self, index: int) -> tuple[str, ...]:
+        """The probes by which a candidate was measured again."""
+        return tuple(p for i, p in zip(self.again, self.probes, strict=True) if i == index)
 
     def _wanting(self) -> list[int]:
         """The pick and the rivals that it has to be told from, the nearest first."""
@@ -204,7 +209,7 @@ def finals_of(
     last = repeats[-IN_VAIN:]
     return Finals(
         posterior, found, runs, tuple(candidate(r) for r in repeats),
-        chosen(posterior, found, posterior_pick), share, modelled,
+        tuple(r.probe for r in repeats), chosen(posterior, found, posterior_pick), share, modelled,
         in_vain=len(last) == IN_VAIN and all(r.disturbed for r in last),
     )  # fmt: skip
 

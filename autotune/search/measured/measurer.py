@@ -51,6 +51,7 @@ class Scored:
     sd of the log of those that were measured less well than usual. disturbed: other programs made
     it longer than it is; it is kept apart from what later searches read. looks, unexplained: how
     often steps were looked at, and how often they were too long or uneven and nothing said why.
+    probe: which record of a probe says so, where it was measured again.
     """
 
     value: float | None
@@ -63,6 +64,7 @@ class Scored:
     disturbed: bool = False
     looks: int = 0
     unexplained: int = 0
+    probe: str = ""
 
 
 class Measurer(Protocol):
@@ -71,8 +73,11 @@ class Measurer(Protocol):
     def measure(self, index: int) -> Scored:
         """Run a candidate."""
 
-    def again(self, index: int, done: int) -> Scored:
-        """Run one that was measured, in a fresh process; `done` times that was done before."""
+    def again(self, index: int, told: Sequence[str]) -> Scored:
+        """Run one that was measured, in a fresh process.
+
+        told: `probe` of each time that this was done before.
+        """
 
     @property
     def allowed(self) -> dict[str, float]:

@@ -44,7 +44,7 @@ LOST = "it was silent for so long that its trial was given to another worker"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be done next. index: of `again`; done: how often that was done before.
+    """What is to be done next. index: of `again`; told: the probes by which that was done before.
 
     allowed: of `again`, as its record has it. end: why, and whether the search ended by itself and
     not because no more was allowed.
@@ -54,7 +54,7 @@ class Task:
     why: str = ""
     ended: bool = False
     index: int = -1
-    done: int = 0
+    told: tuple[str, ...] = ()
     allowed: dict[str, float] = field(default_factory=dict)
 
 
@@ -137,7 +137,7 @@ class SharedSearch(MeasuredSearch):
         params = dict(trial.params)
         if task.kind == "again" and not isinstance(measurer, FunctionMeasurer):
             first = next(r for r in records if r.kind == "trial" and r.params == params)
-            scored = measurer.again(task.index, task.done)
+            scored = measurer.again(task.index, task.told)
             return replace(
                 with_score(first, scored), number=trial.number, kind="repeat",
                 withdrawn=scored.value is None, sampler_state={}, allowed=task.allowed,
@@ -225,7 +225,7 @@ class SharedSearch(MeasuredSearch):
         index = finals.next(running)
         if index is not None:
             allowed = {} if end.by_itself else measurer.allowed
-            return Task("again", index=index, done=finals.again.count(index), allowed=allowed)
+            return Task("again", index=index, told=finals.told(index), allowed=allowed)
         if running:
             return Task("wait")
         if again and end.by_itself and overturned(records, self._candidate):

@@ -317,7 +317,7 @@ class MeasuredSearch(Search):
             if index is None:
                 return None
             try:
-                scored = measurer.again(index, finals.again.count(index))
+                scored = measurer.again(index, finals.told(index))
             except StopSearch as stop:
                 return None if finals.pick in finals.again else stop
             params = self.space.params(index)
@@ -344,7 +344,7 @@ def with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
         record, kind=kind, value=scored.value, constraints=scored.constraints,
         fits=scored.fits, reason=scored.reason, measured=scored.measured, oom=scored.oom,
         noise=scored.noise, disturbed=scored.disturbed, looks=scored.looks,
-        unexplained=scored.unexplained,
+        unexplained=scored.unexplained, probe=scored.probe,
     )  # fmt: skip
 
 

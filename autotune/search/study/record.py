@@ -52,7 +52,8 @@ class TrialRecord:
     measured, noise, oom, withdrawn, disturbed: what a probe saw, for samplers that learn from it
     (`measurements`). looks, unexplained: as of `Scored`.
     allowed: of a candidate measured once more, what might be measured when that ended the search;
-    empty where the search had ended by itself.
+    empty where the search had ended by itself. probe: of the same, as of `Scored`; older records
+    have none.
     """
 
     number: int
@@ -74,15 +75,16 @@ class TrialRecord:
     looks: int = 0
     unexplained: int = 0
     allowed: dict[str, float] = field(default_factory=dict)
+    probe: str = ""
 
     def line(self) -> bytes:
         """The record as a line of JSON. NaN and infinity are refused."""
         return json.dumps(self.as_dict(), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
     def as_dict(self) -> dict[str, Any]:
-        """The record by the names of its fields, nothing copied; no empty `allowed`."""
+        """The record by the names of its fields, nothing copied; no empty `allowed` or `probe`."""
         found = {item.name: getattr(self, item.name) for item in fields(self)}
-        return found if self.allowed else {k: v for k, v in found.items() if k != "allowed"}
+        return {k: v for k, v in found.items() if v or k not in {"allowed", "probe"}}
 
     @classmethod
     def of(cls, data: Any) -> TrialRecord:  # noqa: ANN401 - parsed JSON
