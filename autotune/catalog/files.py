@@ -63,16 +63,18 @@ def write_whole(
 def append_synced(stream: BinaryIO, content: bytes) -> None:
     """Write behind what a file holds, and wait until the disk has it: all of it, or nothing.
 
-    stream: opened for appending, and nothing waits in its buffer. Raises OSError.
+    stream: opened for appending, and nothing waits in its buffer. Raises OSError with its name.
     """
     handle = stream.fileno()
     end = os.lseek(handle, 0, os.SEEK_END)
     try:
         _write_all(handle, content)
         os.fsync(handle)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.ftruncate(handle, end)
+        if isinstance(error, OSError):
+            error.filename = stream.name
         raise
 
 

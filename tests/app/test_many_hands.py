@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -146,6 +147,26 @@ def test_a_folder_is_locked_from_before_its_first_file_to_after_its_last(
             pytest.fail("two processes in one folder")
         assert is_held(folder / LOCK_FILE), "whoever was refused takes nothing away"
         assert (folder / "job.json").exists()
+
+
+@pytest.mark.parametrize("name", [None, "trials.jsonl"])
+def test_a_disk_that_fills_up_is_named_with_what_to_do_and_nothing_is_discarded(
+    job: Job, root: Path, name: str | None
+) -> None:
+    options = Options(**LITTLE)
+    asked = asked_of(price(job, options.space, lambda _: None), options)
+    folder = root / "run"
+    place = name and str(folder / name)
+    with (
+        pytest.raises(InputError, match="the disk is full") as refused,
+        working_in(asked, folder, resume=False),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device", place)
+    assert refused.value.message.endswith("trials.jsonl" if name else "full")
+    assert "--resume" in str(refused.value.hint)
+    assert json.loads((folder / "failure.json").read_text())["message"] == refused.value.message
+    with working_in(asked, folder, resume=True):
+        pass
 
 
 def test_whoever_is_refused_discards_only_a_folder_of_its_own(job: Job, root: Path) -> None:

@@ -12,7 +12,7 @@ from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search,
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.measured_bill import transferred
-from autotune.app.probing.plan import ProbeOptions, plan_probe
+from autotune.app.probing.plan import ProbeOptions, candidates_of, plan_probe
 from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import check_affordable, notes_of
 from autotune.app.probing.tune import without_limits
@@ -108,6 +108,9 @@ def test_an_interrupted_probe_is_kept_but_is_no_answer(bill: Bill, tmp_path: Pat
     stopping = Machine(status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
     with pytest.raises(Interrupted, match="2 finished probes are kept"):
         search(bill, stopping, folder)
+    at_once = Machine(status=lambda *_: "interrupted")
+    with pytest.raises(Interrupted, match="2 finished probes are kept"):
+        search(bill, at_once, folder, resume=True)
     search(bill, Machine(), folder, resume=True)
     kept = [r for r in read_records(folder / PROBES_FILE) if r.status != "interrupted"]
     assert [(r.key, r.role) for r in kept] == sequence(tmp_path / "straight")
@@ -446,6 +449,23 @@ def test_extrapolation_and_full_depth_are_compared_where_both_ran(tmp_path: Path
     assert any(
         "extrapolation over full depth was 1.000" in note for note in notes_of(prober, index)
     )
+
+
+def test_a_run_more_of_what_an_earlier_study_probed_is_counted_as_that(
+    job: Job, bill: Bill, tmp_path: Path
+) -> None:
+    search(job, bill, Machine(), tmp_path / "first", probes=1, reuse=True)
+    told: list[str] = []
+    prober = Prober(
+        job, bill, devices.cpu(), options_of(Machine(), probes=1), "cost", tmp_path / "second",
+        told.append,
+    )  # fmt: skip
+    (tmp_path / "second").mkdir()
+    earlier = read_records(tmp_path / "first" / PROBES_FILE)[0]
+    index = candidates_of(bill, earlier)[0]
+    prober.memo.records.append(replace(earlier, reused=True))
+    prober.again(index)
+    assert [line.split(" | ")[0] for line in told] == ["probe of an earlier study, run 2"]
 
 
 def test_a_probe_of_which_a_killed_worker_never_told_counts_once_and_no_other_counts_twice(

@@ -123,8 +123,9 @@ def test_an_appended_line_is_whole_or_not_there(
 
     path.write_bytes(b"first\n")
     monkeypatch.setattr(os, "write", short)
-    with path.open("ab") as stream, pytest.raises(OSError, match="No space"):
+    with path.open("ab") as stream, pytest.raises(OSError, match="No space") as full:
         append_synced(stream, b"a line of more than nine bytes\n")
+    assert full.value.filename == str(path), "which disk that is depends on the file"
     assert path.read_bytes() == b"first\n"
     room[:] = [3] * 9
     with path.open("ab") as stream:

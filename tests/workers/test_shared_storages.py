@@ -302,6 +302,22 @@ def test_after_an_outage_of_the_storage_every_lease_begins_anew(
     assert len(here.bury()) == 1
 
 
+def test_who_was_stopped_itself_takes_nobody_for_dead_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair(tmp_path, lease_s=60.0)
+    trial = there.ticket()
+    there.choose(trial, DISTRIBUTIONS)
+    now = [1000.0]
+    monkeypatch.setattr("autotune.search.study.turns.time.monotonic", lambda: now[0])
+    here.watch()
+    now[0] += 75.0  # the machine slept; the other may have beaten all the time
+    assert here.bury() == [], "it has not looked yet"
+    here.watch()
+    assert here.bury() == []
+    there.check_ours(trial)
+
+
 @pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
 def test_a_clock_that_jumps_costs_no_living_worker_its_trial(
     jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

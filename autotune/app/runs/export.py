@@ -319,7 +319,7 @@ def write_export(
             write_whole(path, text, _mode(name, path, sources or {}))
     except OSError as error:
         msg = f'cannot write to "{run_dir}": {error.strerror or error}'
-        raise InputError(msg, "choose another folder with --run") from error
+        raise InputError(msg, "make room there, or choose another folder with --run") from error
     return tuple(targets.values())
 
 

@@ -7,6 +7,7 @@ it is used again where the folder is named, and taken away where autotune had ch
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -41,6 +42,7 @@ from autotune.domain.paths import near, whole
 from autotune.domain.secrets import without_secrets
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
+from autotune.probe.outcomes import MAKE_ROOM
 from autotune.search.study.refusals import of_a_new_run
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 NAMED_BY_US = re.compile(r"\d{8}-\d{6}-.+")
 ANOTHER = "choose another folder with --run, or leave --run out"
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextlib.contextmanager
@@ -61,7 +64,7 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
     again where the user's input was refused before any trial.
 
     Raises InputError where the folder holds another job, holds this one without `resume`, is in use
-    by another process, or cannot be read or written.
+    by another process, or cannot be read or written; also for a disk that is full meanwhile.
     """
     held = _named(asked, run_dir, resume=resume) if run_dir is not None else _chosen(asked)
     folder, made = held.folder, held.made
@@ -74,10 +77,21 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
             shutil.rmtree(folder, ignore_errors=True)
             error.hint = of_a_new_run(error.hint)
         own = error.message if isinstance(error, AutotuneError) else None
-        _note_failure(folder, own or f"{type(error).__name__}: {error}")
+        full = _disk_is_full(error)
+        _note_failure(folder, full or own or f"{type(error).__name__}: {error}")
+        if full:
+            raise InputError(full, MAKE_ROOM) from error
         raise
     finally:
         held.lock.close(remove=True)
+
+
+def _disk_is_full(error: Exception) -> str:
+    """That there is no room, and where as far as that is known; empty for another error."""
+    if not isinstance(error, OSError) or error.errno not in FULL:
+        return ""
+    where = f": {near(Path(os.fsdecode(error.filename)))}" if error.filename else ""
+    return f"the disk is full{where}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,8 @@ class Crew:
             if state.state == "ended" and state.name not in self.gone:
                 self.gone.add(state.name)
                 if state.code != 0:
-                    self.announce(f"worker {state.name} has ended: {state.why or state.code}")
+                    why = state.why or f"exit code {state.code}"
+                    self.announce(f"worker {state.name} has ended: {why}")
                     sweep_dead(self.job.folder)
                 if not state.is_final and self.started < STARTS_EACH * self.count:
                     self._start_one()

@@ -294,9 +294,9 @@ class SharedStudy:
         if owner.is_dead:
             return True
         lease_s = self.lease_s if CHOSEN in trial.system_attrs else min(self.lease_s, TURN_LEASE_S)
-        with self._lock:
+        with self._lock:  # by the last look: we may have been stopped since, and not the other
             seen = self._watched.get(trial.number)
-            return seen is not None and time.monotonic() - seen.since > lease_s
+            return seen is not None and self._looked - seen.since > lease_s
 
     def watch(self) -> None:
         """Look whose counts have changed. After a gap in looking everybody has a new lease."""
