@@ -454,7 +454,7 @@ def test_extrapolation_and_full_depth_are_compared_where_both_ran(tmp_path: Path
 def test_a_run_more_of_what_an_earlier_study_probed_is_counted_as_that(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
-    search(job, bill, Machine(), tmp_path / "first", probes=1, reuse=True)
+    search(bill, Machine(), tmp_path / "first", probes=1, reuse=True)
     told: list[str] = []
     prober = Prober(
         job, bill, devices.cpu(), options_of(Machine(), probes=1), "cost", tmp_path / "second",

@@ -40,6 +40,7 @@ from autotune.search.study.record import WORKERS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from autotune.app.probing.plan import Ground, ProbeOptions
     from autotune.app.probing.study import Probed, StudySettings
