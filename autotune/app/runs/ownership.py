@@ -42,7 +42,6 @@ from autotune.domain.paths import near, whole
 from autotune.domain.secrets import without_secrets
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
-from autotune.probe.outcomes import MAKE_ROOM
 from autotune.search.study.refusals import of_a_new_run
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
         full = _disk_is_full(error)
         _note_failure(folder, full or own or f"{type(error).__name__}: {error}")
         if full:
+            from autotune.probe.outcomes import MAKE_ROOM
+
             raise InputError(full, MAKE_ROOM) from error
         raise
     finally:
