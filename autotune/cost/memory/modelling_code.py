@@ -138,6 +138,7 @@ class Mode:
     (llm-foundry). fused_adapters: matrices with their adapters are one operation that keeps what it
     read once; that of a gated MLP makes the product again in its backward, in place (Unsloth).
     expands_heads: grouped keys and values are copied for every query head before the kernel.
+    splits_keys: the kernel's backward has gradients of all keys for every few of them.
     """
 
     compute: float
@@ -157,6 +158,7 @@ class Mode:
     compiled: bool = False
     fused_adapters: bool = False
     expands_heads: bool = False
+    splits_keys: bool = False
 
     @property
     def biased(self) -> bool:
@@ -222,17 +224,6 @@ def compiles_loss(job: Job, columns: Columns) -> BoolArray:
     takes it outside, and such runs held 1.4 times what a compiled one would leave.
     """
     return compiles_blocks(job) & ~columns.equals("compile", "off")
-
-
-def expands_heads(job: Job) -> bool:
-    """Whether the trainer's own attention copies grouped keys and values for every query head.
-
-    Source: litgpt 0.5.13 model.py, repeat_interleave; torchtune 0.6.1 modules/attention.py, expand
-    and flatten; unsloth utils/attention_dispatch.py, what it hands to xformers where flash-attn is
-    not installed.
-    """
-    without_flash = unsloths(job) and job.software.flash_attn is None
-    return is_litgpt(job) or is_torchtune(job) or without_flash
 
 
 def as_run(job: Job) -> tuple[Model, Method]:

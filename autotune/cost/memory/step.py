@@ -23,6 +23,7 @@ from autotune.cost.memory.activations import (
     reads_stream,
     unneeded_kept,
 )
+from autotune.cost.memory.attention_kernel import copies_heads, falls_to_math, splits_keys
 from autotune.cost.memory.modelling_code import (
     NARROW_NORMS,
     Attention,
@@ -30,8 +31,6 @@ from autotune.cost.memory.modelling_code import (
     as_run,
     compiles_layers,
     compiles_loss,
-    expands_heads,
-    family_memory,
     fuses_adapters,
     is_litgpt,
     padded_update,
@@ -54,7 +53,6 @@ from autotune.cost.memory.states import (
 from autotune.cost.memory.transients import layer_transients, norm_transient, scores_forward
 from autotune.cost.time.attention import masked_share
 from autotune.domain.config import FLASH
-from autotune.domain.device import FLASH_CAPABILITY
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
 # Before, litgpt's script ran its longest batch first, with no batch before it. Source:
 # Lightning-AI/litgpt at 8641822 (torch 2.1), `longest_seq_ix if iter_num == 1`, and at 0.4.
 LONGEST_FIRST_UNTIL = (2, 2)  # torch
+TRAINER = "hf"  # stack of transformers' Trainer
 _KINDS: tuple[Attention, ...] = ("eager", "sdpa", "flash_attention_2", "math")
 _COMPUTE_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 2.0}
 
@@ -234,7 +233,7 @@ class _Modes:
         wide = (fp32_stream(job) & ~shared) | (fp32_norms(job) & ~deepspeed.casts(columns))
         stream = np.where(wide, 4.0, compute)
         masked = masked_share(job, columns, length)
-        attention = np.where(_falls_to_math(job, columns, compute, masked), 3.0, attention)
+        attention = np.where(falls_to_math(job, columns, compute, masked), 3.0, attention)
         # Source: accelerate 1.15 accelerator.py: native_amp stays off under DeepSpeed.
         autocast = (compute < 4.0) & job.software.autocast & ~deepspeed.casts(columns)
         key = (
@@ -245,6 +244,7 @@ class _Modes:
             + 1000.0 * stream
             + 10000.0 * masked
             + 100000.0 * (compiled := compiles_layers(job, columns))
+            + 200000.0 * (splits := splits_keys(job, columns, compute, masked))
         )
         _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
         modes = [
@@ -265,7 +265,8 @@ class _Modes:
                 looped=job.model.is_moe and not experts_fused(job),
                 repeats_base=dora.repeats_base(job),
                 fused_adapters=fuses_adapters(job),
-                expands_heads=expands_heads(job),
+                expands_heads=copies_heads(job, _KINDS[int(attention[i])]),
+                splits_keys=bool(splits[i]),
                 narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first
@@ -313,33 +314,18 @@ def _beside_checkpoints(job: Job, mode: Mode) -> float:
     return read_bytes(job.model, mode)
 
 
-def _falls_to_math(
-    job: Job, columns: Columns, compute: FloatArray, masked: FloatArray
-) -> BoolArray:
-    """Where sdpa has no fused kernel: grouped heads without a mask, and flash cannot run.
-
-    transformers then asks for grouped heads (use_gqa_in_sdpa); flash needs 16 bit and compute
-    capability 8.0, the efficient kernel and the CPU's kernel take no grouped heads.
-    Source: PyTorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.cpp;
-    pytorch/pytorch#181528.
-    """
-    if job.model.kv_size == job.model.query_size or expands_heads(job):
-        return np.zeros(columns.rows, np.bool_)
-    if family_memory(job.model.family).broadcasts_heads and job.model.num_kv_heads == 1:
-        return columns.equals("attention", "sdpa")
-    flash = (compute < 4.0) & (columns.device("compute_capability") >= FLASH_CAPABILITY)
-    return columns.equals("attention", "sdpa") & (masked < 1.0) & ~flash
-
-
 def _retains(job: Job, columns: Columns) -> BoolArray:
     """Where a layer's input and its gradient stay until the whole backward is done.
 
     FSDP's hooks on a frozen layer sit inside a reentrant checkpoint and keep its detached input;
-    transformers 5 checkpoints inside those hooks. Source: a run of torch 2.13's FSDP on two CPU
-    processes, live bytes counted at every layer: with adapters they grow by one residual stream a
-    layer through the backward; with all weights trained, or without reentrance, they fall.
+    transformers 5 checkpoints inside those hooks, and so does a loop of one's own, by torch's
+    apply_activation_checkpointing on the sharded model. Source: a run of torch 2.13's FSDP on two
+    CPU processes, live bytes counted at every layer: with adapters they grow by one residual
+    stream a layer through the backward; with all weights trained, or without reentrance, they fall.
     """
-    if not (job.software.recomputes_reentrantly and job.method.is_lora):
+    software = job.software
+    outside = software.recomputes_reentrantly and software.stack == TRAINER
+    if not (outside and job.method.is_lora):
         return np.zeros(columns.rows, np.bool_)
     return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost import dora
 from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes
+from autotune.cost.memory.attention_kernel import split_bytes
 from autotune.cost.memory.modelling_code import family_memory
 from autotune.frozen import dataclass
 
@@ -49,6 +50,8 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
         scores = heads * 8.0
     elif mode.biased:
         scores = mode.compute
+    if mode.splits_keys:
+        scores += split_bytes(float(model.query_size))
     return Transients(
         mlp=max(_mlp(model, method, mode), dora.backward(model, method, mode)),
         product=_below_peak(model, method, mode),
