@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autotune.domain.errors import InputError
 from autotune.evidence.log.read import read_log
 from autotune.evidence.log.run_log import speed_of, with_elapsed
-from autotune.evidence.log.trainer_state import read_trainer_state
+from autotune.evidence.log.trainer_state import read_trainer_state, saved_beside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -272,3 +272,10 @@ def test_a_real_trainer_writes_what_is_read(tmp_path: Path) -> None:
     assert dated.timed_by == "when its checkpoint folders were written"
     assert dated.covered_s == pytest.approx(150.0)
     shutil.rmtree(tmp_path / "out")
+
+
+def test_a_config_beside_the_state_that_is_no_file_says_nothing_and_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    assert saved_beside(tmp_path / "trainer_state.json") == ({}, {})

@@ -115,3 +115,23 @@ def test_a_trial_nested_without_end_is_named_by_its_line(tmp_path: Path) -> None
     (tmp_path / "trials.jsonl").write_text("[" * 100_000 + "\n")
     with pytest.raises(InputError, match="line 1, is not a trial"):
         TrialLog(tmp_path, {}, resume=True)
+
+
+def test_a_setting_that_only_the_pick_of_a_recorded_answer_has_is_no_bug(
+    tmp_path: Path, case_a_run: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(case_a_run, run)
+    answer = json.loads((run / "recommendation.json").read_text())
+    answer["today"] = json.loads(json.dumps(answer["best"]))
+    answer["best"]["config"]["gradient_accumulation_stepss"] = 4
+    (run / "recommendation.json").write_text(json.dumps(answer))
+    done = typed("report", str(run), "--verbose", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_data_set_whose_name_is_longer_than_a_name_can_be_is_named(tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "tiny_cpu.yaml")
+    done = typed("estimate", job, "--set", f"data.dataset={'1' * 300}", home=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be read: File name too long" in " ".join(done.stderr.split())

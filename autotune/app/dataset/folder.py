@@ -42,11 +42,16 @@ _OTHER_SPLIT = re.compile(
 
 def data_files(path: Path) -> tuple[Path, ...]:
     """The files of a data set. Raises InputError where there are none, with what might be meant."""
+    try:
+        there = path.exists()
+    except OSError as error:  # a name too long for the file system
+        msg = f"the data set {path} cannot be read: {error.strerror}"
+        raise InputError(msg, WHAT) from None
     if path.is_dir():
         return _of_folder(path)
     if path.is_file():
         return (path,)
-    if path.exists():
+    if there:
         msg = f"the data set {path} is not a regular file"
         raise InputError(msg, f"{WHAT}; save the rows to a file first")
     name = as_hub_id(path)

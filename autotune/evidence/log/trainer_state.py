@@ -24,6 +24,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.files import read_regular
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.evidence.log.run_log import RunLog, Stretch
@@ -305,9 +306,7 @@ def _is_size(value: object) -> bool:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST:
-            return {}
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path, LARGEST))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

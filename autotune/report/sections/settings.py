@@ -93,7 +93,7 @@ def today_section(payload: RecommendationPayload) -> Section:
     rows = [
         (name, knob_text(today.config[name]), knob_text(value), "")
         for name, value in pick.config.items()
-        if today.config[name] != value
+        if name in today.config and today.config[name] != value
     ]
     if global_batch(today) != global_batch(pick):
         yours = "your decision"
