@@ -228,6 +228,17 @@ def test_an_emulated_dtype_runs_at_its_measured_rate_whatever_the_shape(lab: Any
     assert float(one["roofline_s"]) < float(one["compute_s"]) < 1.35 * float(one["roofline_s"])
 
 
+def test_fp32_without_tf32_runs_at_one_rate_whatever_the_shape(lab: Any) -> None:
+    """A T4 multiplies fp32 where a P100 does; at 8.1 TFLOP/s nothing waits for a last wave."""
+    one, two, few = (
+        float(lab.price(compute.COMPONENT, lab.job(LLAMA, lab.lora(), tokens), lab.offer("t4"),
+                        lab.config(1, precision=precision, attention="sdpa"))["compute_s"])
+        for tokens, precision in ((128, "fp32"), (256, "fp32"), (256, "fp16"))
+    )  # fmt: skip
+    assert 2.0 <= two / one < 2.1
+    assert two > few
+
+
 def test_int8_layers_were_undone_one_value_at_a_time_until_they_were_row_major(lab: Any) -> None:
     """h2oai/h2ogpt pull request 86: a micro-batch of a 30B takes 2.27 s in 8 bit, 0.6 in 16."""
     job = lab.job(LLAMA, replace(lab.lora(), base="int8"), 512)

@@ -13,7 +13,8 @@ efficiency of their shape, which a device's dense peak turns into seconds.
 Efficiencies stay in (0, 1): a step never beats the device's dense peak. GeForce boards run above
 the clock that the peak is stated for; where a product was measured above it, that is the limit.
 A dtype that the device has no units for is emulated at one rate for every shape, which is what its
-products were measured at: they are too slow to wait for memory or for a last wave.
+products were measured at: they are too slow to wait for memory or for a last wave. So are those in
+fp32 of a GPU whose tensor cores know no tf32 (Volta, Turing): they run where Pascal's do.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ LARGE = 3000  # products with every size above are on the plateau
 # 8.1, V100 10.3 of 15.7, 2080 Ti 7.3 of 13.4 TFLOP/s (zzc0721/torch-performance-test-data).
 EMULATED = 0.28
 SMALL_SIDE_POWER = 0.5  # below the grid, time falls with the square root of n or k: derived
-EMULATED_CURVE = -1  # place of the flat curves of emulated dtypes: behind those of all devices
+# Places of flat curves, behind those of all devices: of emulated dtypes, and of fp32 on vector
+# lanes, from the first device's backwards.
+EMULATED_CURVE, ON_LANES = -1, -2
 HEAD_DIMS = (64, 128, 256)
 UNMEASURED_HEAD_DIM = 0.85  # of the efficiency at dim 128: assumption
 FLAT_ATTENTION = 0.5  # of a processor's matrix-product ceiling: assumption
@@ -182,11 +185,15 @@ def _flat(share: float) -> Curves:
     return Curves(gemm, attention)
 
 
+def _ceiling(device: Device) -> float:
+    most = HIGHEST * max(device.matmul_ceiling_fraction, 1.0)
+    return min(device.matmul_ceiling_fraction, most)
+
+
 @lru_cache(maxsize=512)
 def curves_of(device: Device) -> Curves:
     """The device's own measured curves, or its relative's scaled to the device's ceiling."""
-    most = HIGHEST * max(device.matmul_ceiling_fraction, 1.0)
-    ceiling = min(device.matmul_ceiling_fraction, most)
+    ceiling = _ceiling(device)
     if device.is_cpu or 0 < device.compute_capability < _TENSOR_CORES_FROM:
         return _flat(ceiling)
     own = _measured(device.name, device.bf16_flop_per_s)
@@ -223,9 +230,17 @@ def peak_of(columns: Columns) -> FloatArray:
     return np.where(native > 0, native, EMULATED * columns.device("fp32_flop_per_s"))
 
 
+def fp32_on_lanes(device: Device) -> bool:
+    """Whether a GPU with tensor cores multiplies fp32 on its vector lanes."""
+    return device.compute_capability >= _TENSOR_CORES_FROM and device.tf32_flop_per_s <= 0
+
+
 def curve_places(columns: Columns, index: np.ndarray) -> np.ndarray:
     """[rows] place of a row's curves in an `Efficiency`; index: its device's."""
-    return np.where(columns.peak_flop_per_s() > 0, index, EMULATED_CURVE)
+    lanes = np.asarray([fp32_on_lanes(device) for device in columns.coded_devices().levels])
+    lanes = lanes[columns.coded_devices().codes] & columns.equals("precision", "fp32")
+    native = np.where(lanes, ON_LANES - index, index)
+    return np.where(columns.peak_flop_per_s() > 0, native, EMULATED_CURVE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,7 +248,7 @@ class Efficiency:
     """Efficiencies of several devices, looked up for many rows at once.
 
     Legend: `device` in the look-ups is an index into the devices given to `of`, or the place of
-    emulated dtypes (`curve_places`). Shapes: [rows].
+    emulated dtypes or of fp32 on vector lanes (`curve_places`). Shapes: [rows].
     """
 
     gemm_log: FloatArray
@@ -243,11 +258,13 @@ class Efficiency:
     @classmethod
     def of(cls, devices: Sequence[Device]) -> Efficiency:
         """Stack the curves of the devices."""
-        curves = [*(curves_of(device) for device in devices), _flat(HIGHEST)]
+        shaped = [0.0 if device.is_cpu else 1.0 for device in devices]
+        lanes = [_flat(_ceiling(device)) for device in reversed(devices)]
+        curves = [*(curves_of(device) for device in devices), *lanes, _flat(HIGHEST)]
         return cls(
             np.log(np.stack([c.gemm for c in curves])),
             np.log(np.stack([c.attention for c in curves])),
-            np.asarray([*(0.0 if device.is_cpu else 1.0 for device in devices), 0.0]),
+            np.asarray([*shaped, *(0.0 for _ in lanes), 0.0]),
         )
 
     def gemm(self, device: np.ndarray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:

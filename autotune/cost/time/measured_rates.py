@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.constants import constants
-from autotune.cost.time.efficiency import Efficiency, distinct_devices
+from autotune.cost.time.efficiency import ON_LANES, Efficiency, distinct_devices, fp32_on_lanes
 from autotune.cost.time.flops import FLASH_BACKWARD
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def gain_of(device: Device, precision: str, width: float) -> float:
     products.sort(key=lambda product: product.side)
     plain = replace(device, rates=None)
     m, n, k = (np.asarray([float(getattr(p, name)) for p in products]) for name in "mnk")
-    modelled = peak * Efficiency.of([plain]).gemm(np.zeros(len(products), np.intp), m, n, k)
+    place = ON_LANES if named == "fp32" and fp32_on_lanes(plain) else 0
+    modelled = peak * Efficiency.of([plain]).gemm(np.full(len(products), place), m, n, k)
     logs = np.log([p.flop_per_s for p in products]) - np.log(modelled)
     sides = np.log([p.side for p in products])
     return math.exp(float(np.interp(math.log(width), sides, logs)))
