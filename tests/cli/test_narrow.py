@@ -44,3 +44,24 @@ def test_names_are_not_cut_into_syllables_beside_numbers(tmp_path: Path) -> None
     assert re.search(
         r"^  gradient_checkpointing on\n    [\d.]+ h +\$[\d.]+ .*GiB$", shown, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "estimate jobs/h100_38h.yaml --fidelity formula --verbose",
+        "plan jobs/campaigns/a100_llama7b.yaml --verbose",
+        "compare jobs/h100_38h.yaml --gpu h100,a100-80gb",
+        "validate",
+    ],
+)  # fmt: skip
+def test_no_figure_and_no_setting_is_cut_at_forty_columns(tmp_path: Path, words: str) -> None:
+    narrow, wide = (
+        re.findall(
+            r"[$+-]?\d[\d.,]*\d%?|\w+_\w+",
+            typed(*words.split(), home=tmp_path, COLUMNS=each).stdout,
+        )
+        for each in (str(WIDTH), "120")
+    )
+    assert len(wide) > 20
+    assert [each for each in wide if each not in set(narrow)] == []

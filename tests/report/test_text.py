@@ -64,6 +64,6 @@ def test_a_table_wraps_words_and_cuts_no_figure() -> None:
 def test_titles_stand_on_what_is_below_them() -> None:
     rows = (("x" * 30, "y " * 30),)
     table = Table(columns("a title of many words, more than fit", "short"), rows)
-    lines = sections_text([Section("", (table,))], width=40).splitlines()
+    lines = sections_text([Section("", (table,))], width=64).splitlines()
     above = next(number for number, line in enumerate(lines) if "x" in line)
     assert "short" in lines[above - 1]

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     Line = list[tuple[str, str]]  # texts, each in its style
 
 NARROWEST, WIDEST = 40, 120
-FEWEST_CELLS = 10  # [columns] that the bars have at least
+FEWEST_CELLS, LEAST_CELLS = 10, 4  # [columns] for bars: beside wrapped names; beside one long word
 NARROW_COLUMN, GAP = 11, 2  # [columns] least room for text that wraps; between columns
+GRID_OF_WORDS = 60  # [columns] from here on a column may break a long word: a source's path
 BULLET, EXPLAINED = 2, 4  # [columns] before an item; before what a command does
 _CODES = {  # of a terminal, by style. Source: ECMA-48, 8.3.117 (select graphic rendition)
     "bold": "1", "dim": "2", "italic": "3", "green": "32", "yellow": "33", "blue": "34",
@@ -184,7 +185,14 @@ def _grid_lines(
     ]
     _narrow(widths, set(range(len(widths))) - whole, width - GAP * last)
     if whole and 0 not in whole and widths[0] < min(NARROW_COLUMN, needed[0]):
-        yield from _stacked_lines(block, rows, sorted(whole), needed, width)
+        own = [needed[index] for index in sorted(whole)]
+        if sum(own) + GAP * len(own) > width:
+            yield from _listed_lines(block, rows, width)
+        else:
+            yield from _stacked_lines(block, rows, sorted(whole), needed, width)
+        return
+    if _breaks(rows, widths, width):
+        yield from _listed_lines(block, rows, width)
         return
     for style, cells in rows:
         columns = [
@@ -198,8 +206,7 @@ def _grid_lines(
             column[:] = missing + column if style == TITLES else column + missing
         for parts in zip(*columns, strict=True):
             between: Line = [(" " * GAP, "")]
-            line = [part for own in parts for part in (*between, *own)][len(between) :]
-            yield _cut(line, width)
+            yield [part for own in parts for part in (*between, *own)][len(between) :]
 
 
 def _stacked_lines(
@@ -220,14 +227,26 @@ def _stacked_lines(
             )
 
 
-def _cut(line: Line, width: int) -> Line:
-    """As much of a line as a terminal shows that is too narrow even for its numbers."""
-    cut: Line = []
-    for text, style in line:
-        room = width - sum(columns_of(each) for each, _ in cut)
-        fits = text if columns_of(text) <= room else text[: _within(text, room) if room > 0 else 0]
-        cut.append((fits, style))
-    return cut
+def _listed_lines(
+    block: Table, rows: Sequence[tuple[str, tuple[str, ...]]], width: int
+) -> Iterator[Line]:
+    """Rows that no grid of so many columns holds whole: each cell behind its title."""
+    for style, (first, *others) in rows:
+        if style == TITLES:
+            continue
+        if 0 in block.right:
+            first = f"{block.titles[0]} {first}".lstrip()  # noqa: PLW2901 - a bare number says little
+        stated = [
+            f"{title} {cell}" if title else cell
+            for title, cell in zip(block.titles[1:], others, strict=True)
+            if cell
+        ]
+        if len(others) == 1:  # a name and what it is
+            stated = []
+            first = f"{first}: {others[0]}" if others[0] else first  # noqa: PLW2901 - one line
+        yield from ([(line, style)] for line in wrapped(first, width) if line)
+        for line in wrapped("; ".join(stated), width - GAP) if stated else ():
+            yield [(" " * GAP, ""), (line, style)]
 
 
 def _aligned(text: str, width: int, style: str, *, right: bool) -> Line:
@@ -235,6 +254,18 @@ def _aligned(text: str, width: int, style: str, *, right: bool) -> Line:
     bare = text.rstrip()
     both = [(bare, style), (" " * (width - columns_of(bare)), "")]
     return both[::-1] if right else both
+
+
+def _breaks(rows: Sequence[tuple[str, tuple[str, ...]]], widths: Sequence[int], width: int) -> bool:
+    """Whether columns of these widths are too wide together, or break a word that has room."""
+    if sum(widths) + GAP * (len(widths) - 1) > width:
+        return True
+    return width < GRID_OF_WORDS and any(
+        own < columns_of(word) <= width - GAP
+        for _, cells in rows
+        for cell, own in zip(cells, widths, strict=True)
+        for word in cell.split()
+    )
 
 
 def _narrow(widths: list[int], wrapping: set[int], room: int) -> None:
@@ -259,19 +290,28 @@ def _unwrapped(block: Table, widths: Sequence[int], available: int) -> set[int]:
 
 
 def _bar_lines(block: Bars, width: int) -> Iterator[Line]:
+    """Bars beside their names and numbers; without bars where only those have room."""
     numbers = max(len(bar.shown) for bar in block.bars)
     room = width - numbers - 10
-    names = min(max(len(bar.name) for bar in block.bars), max(room - FEWEST_CELLS, FEWEST_CELLS))
-    cells = max(room - names, FEWEST_CELLS)
+    words = [(place, word) for bar in block.bars for place, word in enumerate(bar.name.split())]
+    longest = max(len(word) + (BULLET if place else 0) for place, word in words)
+    least = max(room - FEWEST_CELLS, min(longest, room - LEAST_CELLS), 1)
+    names = min(max(len(bar.name) for bar in block.bars), least)
+    beside = names >= longest
+    cells = room - names if beside else 0
     part = 0
     for bar in block.bars:
         colour = _BAR_COLOURS.get(bar.kind) or _PART_COLOURS[part % len(_PART_COLOURS)]
         part += bar.kind == "part"
+        style = "bold" if bar.kind == "total" else ""
+        if not beside:
+            yield from ([(line, style)] for line in wrapped(bar.name, width))
+            yield from ([(f"  {x}", style)] for x in wrapped(f"{bar.shown} {bar.share}", width - 2))
+            continue
         *above, name = textwrap.wrap(bar.name, names, subsequent_indent="  ") or [""]
         yield from ([(begun, "")] for begun in above)
         lead = f"{name:<{names}}  {bar.shown:>{numbers}} {bar.share:>4}  "
-        style = "bold" if bar.kind == "total" else ""
-        yield _cut([(lead, style), (_drawn(bar, cells), colour)], width)
+        yield [(lead, style), (_drawn(bar, cells), colour)]
 
 
 def _drawn(bar: Bar, cells: int) -> str:
