@@ -28,6 +28,9 @@ HUB_KERNELS = ((0, 18, 2), (0, 19, 0))
 # Source: transformers 5.23 modeling_layers.py and its default use_reentrant=False; 4.48 checkpoints
 # a layer's call, FSDP's hooks included, with use_reentrant=True.
 REENTRANT_UNTIL = (5, 0)
+# Layers that checkpoint themselves, inside of FSDP's unit: Llama, Qwen and Mistral; the others came
+# one release later. Source: transformers 4.51.3 and 4.52.4, modeling_llama.py, modeling_layers.py.
+CHECKPOINTS_INSIDE_FROM = (4, 52)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
@@ -81,7 +84,7 @@ class Software:
     kbit_upcast: KbitUpcast = "none"  # what a quantised base keeps in fp32: trl 1.x nothing
     # how 4-bit GPTQ weights are unpacked: by a chain of torch's kernels, or by one of Triton's
     gptq: Literal["none", "torch", "triton"] = field(default="none", metadata=LATER)
-    # gradient_checkpointing of the Trainer, around FSDP's units instead of inside them
+    # layers are checkpointed by transformers' own switch, not by FSDP's or a loop's wrapper
     recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
     # the optimizer steps on each gradient as the backward makes it (torchtune's optimizer_in_bwd)
     steps_in_backward: bool = field(default=False, metadata=LATER)
@@ -98,6 +101,21 @@ class Software:
     def recomputes_reentrantly(self) -> bool:
         """Whether a checkpointed layer's forward runs without gradients, and again in full."""
         return self.transformers < REENTRANT_UNTIL if self.reentrant is None else self.reentrant
+
+    @property
+    def gathers_to_recompute(self) -> bool:
+        """Whether the first FSDP gathers a layer a third time, to run its forward again.
+
+        Until transformers 4.52 the checkpoint lies around the unit, hooks and all. If reentrant, its
+        first forward builds no graph, so that the unit gathers and frees for the second forward,
+        and gathers again for the backward. Otherwise the backward's hook comes first, and the
+        second forward finds the unit whole.
+        Does not cover: the second FSDP, whose hooks lie inside of a layer that checkpoints itself.
+        Source: torch 2.13 distributed/fsdp/_runtime_utils.py, `_pre_forward` and `_post_forward`;
+        huggingface/transformers issue 30404.
+        """
+        around = self.recomputes_outside_fsdp and self.transformers < CHECKPOINTS_INSIDE_FROM
+        return around and self.recomputes_reentrantly
 
     @property
     def wraps_adapters_alone(self) -> bool:

@@ -20,6 +20,7 @@ from autotune.catalog.operators import gemm_times
 from autotune.cost.batches import padded_length, unchanging_lengths
 from autotune.cost.constants import fitted
 from autotune.cost.spread.gradient import TINY, host_share, parameter_variance
+from autotune.cost.time.attention import takes_cudnn
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.domain.config import FLASH
 from autotune.domain.outcome import Z90
@@ -117,7 +118,7 @@ def variances(
     found["constants"] = model.spreads.known**2 * parameter_variance(terms, model)
     found.update(_offsets(job, columns, model))
     found["host"] = (slot_host_sd(columns) * host_share(terms, model.constants)) ** 2
-    found["compile"] = compile_variance(job, columns) + lever_variance(columns)
+    found["compile"] = compile_variance(job, columns) + lever_variance(job, columns)
     found.update(_of_the_job(job, columns))
     return found
 
@@ -151,13 +152,14 @@ def compile_variance(job: Job, columns: Columns) -> FloatArray:
     return np.where(compile_is_known(job, columns), 0.0, COMPILED**2)
 
 
-def lever_variance(columns: Columns) -> FloatArray:
-    """[rows] variance of log(step) by what fp8 and flash attention 3 gain.
+def lever_variance(job: Job, columns: Columns) -> FloatArray:
+    """[rows] variance of log(step) by what fp8, flash attention 3 and cuDNN's attention gain.
 
     Published pairs of fp8 run from -15 to +28 %; of the other there is one.
     """
     fp8 = np.where(columns.equals("precision", "fp8"), FP8**2, 0.0)
-    return fp8 + np.where(columns.equals("attention", FLASH[1]), FLASH_3**2, 0.0)
+    newer = columns.equals("attention", FLASH[1]) | takes_cudnn(job, columns)
+    return fp8 + np.where(newer, FLASH_3**2, 0.0)
 
 
 def compile_is_known(job: Job, columns: Columns) -> BoolArray:

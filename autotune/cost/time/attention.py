@@ -6,7 +6,7 @@ mask out where nothing is padded, but has to look at the values of the batch's `
 that, and cannot while torch.compile traces the whole model. Compiled block by block, the mask is
 made outside of what is compiled, as in eager mode.
 
-Nor is flash one kernel. Times in `operators/` are of serving stacks: on Ampere and Ada they run
+Nor is flash one kernel, nor is it always flash (`takes_cudnn`). Times in `operators/` are of serving stacks: on Ampere and Ada they run
 flash attention 2, on Hopper the third one and its like, on Blackwell kernels newer still, which no
 trainer runs unless asked. `flash_share` says what share of those rates a trainer's own kernel has.
 
@@ -38,11 +38,18 @@ SECOND_OF_FLASH = (2, 0)  # of the package flash-attn
 # which is where it counts: llm-foundry's tables, 512 to 65k tokens, are even in length at this.
 FIRST = 0.65
 # The second against the timed kernels, from Hopper on: it keeps to Ampere's instructions, whose
-# rate is what it is whatever the newer ones reach. 329 of 631 TFLOP/s on an H100, at 4,608 tokens
+# rate goes with units and clock, as the fp32 rate does, whatever the newer ones reach. 329 of 631 TFLOP/s on an H100, at 4,608 tokens
 # in 128 dimensions (pytorch/pytorch issue 142132); the third is 1.5 to 2.0 times as fast forward,
 # 1.5 to 1.75 backward (Shah et al., "FlashAttention-3", 2024, section 4.1). Of a chip whose tensor
 # cores were cut more is left: ms-swift, 7B in full, 16k tokens, four H20: 35.5 -> 32.4 s a step.
-SECOND_ON_H100, H100_FLOP_PER_S, SECOND_AT_MOST = 0.55, 989.4e12, 0.72
+SECOND_ON_H100, H100_FLOP_PER_S, H100_FP32, SECOND_AT_MOST = 0.55, 989.4e12, 66.9e12, 0.72
+# torch's sdpa asks cuDNN first on these chips where it brings a cuDNN above 9.15.0, as it does since
+# this release; earlier ones take flash attention 2, but for 2.5.0, whose successor undid it. 631 TFLOP/s on an H100, which is
+# the third's rate, against 329 (pytorch/pytorch issue 142132). Nothing was timed of it with a mask.
+# Source: torch 2.14 aten/.../cuda/sdp_utils.cpp, check_prefer_cudnn_attention;
+# huggingface/transformers pull request 48163.
+CUDNN_IN_TORCH, CUDNN_ONCE_IN_TORCH = (2, 11), (2, 5, 0)
+CUDNN_CHIPS, CUDNN_HEAD_DIM = (9.0, 10.0, 10.3), 128
 NEWER_INSTRUCTIONS = (9.0, 12.0)  # compute capabilities; GeForce Blackwell has Ampere's again
 
 if TYPE_CHECKING:
@@ -61,15 +68,31 @@ def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray
         oldest, end = NEWER_INSTRUCTIONS
         if not oldest <= device.compute_capability < end:
             return 1.0
-        peak = device.bf16_flop_per_s
-        return min(SECOND_ON_H100 * H100_FLOP_PER_S / max(peak, 1.0), SECOND_AT_MOST)
+        reached = SECOND_ON_H100 * H100_FLOP_PER_S * device.fp32_flop_per_s / H100_FP32
+        return min(reached / max(device.bf16_flop_per_s, 1.0), SECOND_AT_MOST)
 
     share = columns.of_device(second)
     first = columns.equals("attention", "sdpa") & (job.software.torch < SECOND_IN_TORCH)
     if (job.software.flash_attn or SECOND_OF_FLASH) < SECOND_OF_FLASH:
         first = first | columns.equals("attention", FLASH[0])
-    newest = columns.equals("attention", FLASH[1]) & third
+    newest = (columns.equals("attention", FLASH[1]) & third) | takes_cudnn(job, columns)
     return np.where(newest, 1.0, share * np.where(first, FIRST, 1.0))
+
+
+def takes_cudnn(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether sdpa runs cuDNN's kernel where it would have run flash attention 2."""
+    model, torch = job.model, job.software.torch
+    first = torch >= CUDNN_IN_TORCH or torch == CUDNN_ONCE_IN_TORCH
+    if not first or model.head_dim > CUDNN_HEAD_DIM:
+        return np.zeros(columns.rows, np.bool_)
+    masked = np.zeros(columns.rows, np.bool_)
+    if not job.software.own_model:
+        if model.sliding_window or family_memory(model.family).always_masked:
+            return masked
+        masked = padded(job, columns) | traced_whole(job, columns) | flattened(job, columns)
+    chips = columns.of_device(lambda d: float(d.compute_capability in CUDNN_CHIPS)) > 0
+    narrow = columns.equals("precision", "bf16", "fp16", "fp8")
+    return chips & narrow & ~masked & columns.equals("attention", "sdpa")
 
 
 FLATTENED_FROM = ((0, 19), (4, 53), (2, 6))  # trl, transformers, torch

@@ -99,8 +99,8 @@ def _longer_by(busy_s: FloatArray, exchange_s: FloatArray, q: FloatArray) -> Flo
 def communication(job: Job, columns: Columns) -> Communication:
     """Communication between devices before the fitted constants; zero on one device.
 
-    Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where a layer is
-    recomputed outside of its unit; ZeRO-2 and ZeRO-3 reduce-scatter G every micro-step, FSDP once a
+    Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where the
+    checkpoint lies around its unit; ZeRO-2 and ZeRO-3 reduce-scatter G every micro-step, FSDP once a
     step, and so does ZeRO-1; DDP all-reduces G once a step; both every micro-step where
     `sync_each_batch` says so.
     ZeRO-2 gathers what was trained, in the model's dtype, after the optimizer.
@@ -122,9 +122,7 @@ def communication(job: Job, columns: Columns) -> Communication:
     narrowed = np.where(deepspeed.casts(columns), 1.0, moved)  # they are 16-bit already
     scatter = _collective(job, columns, "reduce_scatter", gradients * narrowed)
     reduce = _collective(job, columns, "all_reduce", gradients)
-    again = (
-        columns.equals("activation_checkpointing", "full") & job.software.recomputes_outside_fsdp
-    )
+    again = columns.equals("activation_checkpointing", "full") & job.software.gathers_to_recompute
     times = np.where(again & columns.equals("sharding", "fsdp"), 3.0, 2.0)
     full = columns.equals("sharding", "fsdp", "zero3")
     once = deepspeed.keeps_gradients(job, columns) | columns.equals("sharding", "fsdp")

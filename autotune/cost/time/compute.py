@@ -73,7 +73,7 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     )
     outputs["log_sd"] = log_sd(job, columns, terms)
     outputs["slow_log_sd"] = slow_log_sd(job, columns)  # on the side of slower, beside it
-    unsettled = compile_variance(job, columns) + lever_variance(columns)
+    unsettled = compile_variance(job, columns) + lever_variance(job, columns)
     outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
     outputs["job_log_sd"] = job_log_sd(job, columns)
     outputs["unseen_device"] = unseen_device(columns)

@@ -192,11 +192,27 @@ def software_of(row: Row) -> Software:
         empties_cache="cache emptied every" in row.notes,
         gptq=gptq_of(row),
         kbit_upcast=upcast,
-        recomputes_outside_fsdp=not own_model,
+        recomputes_outside_fsdp=not own_model and checkpoints_by_model(row, trainer),
         reentrant=reentrant,
         stack=stack,
         trainer=trainer,
     )
+
+
+FSDP_CHECKPOINTS = "fsdp_activation_checkpointing"  # accelerate's, which wraps inside of units
+
+
+def checkpoints_by_model(row: Row, trainer: str) -> bool:
+    """Whether layers are checkpointed by transformers' own switch, as its Trainer does.
+
+    Loops of one's own wrap layers inside of FSDP's units (torch's `apply_activation_checkpointing`:
+    llama-recipes, VectorLM, Lightning's FSDPStrategy), unless the notes name the switch.
+    Source: lightning 2.1 fabric/strategies/fsdp.py, `_setup_activation_checkpointing`; accelerate
+    1.0 accelerator.py, `prepare_model`.
+    """
+    if FSDP_CHECKPOINTS in row.notes:
+        return False
+    return trainer in HF_TRAINERS or "gradient_checkpointing_enable" in row.notes
 
 
 # Of peft; before 0.3 its name is prepare_model_for_int8_training.

@@ -84,6 +84,7 @@ _EIGHT_BITS = ("int8", "bnb int8", "bnb.int8", "llm.int8", "bnb 8", "bnb-8bit", 
 _LOADED_WIDE = re.compile(
     r"fp32-loaded weights|base weights (?:probably )?fp32|fp32 weights config"
 )
+_MIXED = re.compile(r"mixed precision|\b(?:on|over|with) fp32 weights")
 
 
 def _wide_weights(row: Row, trainer: str) -> bool:
@@ -100,7 +101,7 @@ def _wide_weights(row: Row, trainer: str) -> bool:
     if FMS in row.words["source_repo"] and "fsdp" in row.words["parallelism"]:
         return "autocast" in row.notes  # accelerate keeps trained weights in fp32 then
     own_stack = any(name in row.words["source_repo"] for name in KEEP_FP32_MASTER)
-    return own_stack or "mixed precision" in row.notes.casefold()
+    return own_stack or _MIXED.search(row.notes.casefold()) is not None
 
 
 # Dropout of adapters where a row does not say: fms-acceleration's benchmark (scenarios.yaml), and
