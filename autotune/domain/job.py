@@ -128,7 +128,8 @@ class ZeroSettings:
 
     bucket_elements: of one reduce bucket; None: DeepSpeed's 500 million. overlapping: stage 2 has
     two of them, to fill one while the other is being reduced. whole_gradients: stage 1 stands in
-    stage 2's place, and shares the optimizer's states alone.
+    stage 2's place, and shares the optimizer's states alone. scatters: FSDP's SHARD_GRAD_OP stands
+    there, which sends each device its share of the gradients alone.
     """
 
     master_bytes: float = 4.0  # of a trained element: the copy that the optimizer steps
@@ -136,6 +137,7 @@ class ZeroSettings:
     bucket_elements: float | None = None
     overlapping: bool = False
     whole_gradients: bool = False
+    scatters: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,10 +106,10 @@ class Software:
     def gathers_to_recompute(self) -> bool:
         """Whether the first FSDP gathers a layer a third time, to run its forward again.
 
-        Until transformers 4.52 the checkpoint lies around the unit, hooks and all. If reentrant, its
-        first forward builds no graph, so that the unit gathers and frees for the second forward,
-        and gathers again for the backward. Otherwise the backward's hook comes first, and the
-        second forward finds the unit whole.
+        Until transformers 4.52 the checkpoint lies around the unit, hooks and all. If reentrant,
+        its first forward builds no graph, so that the unit gathers and frees for the second
+        forward, and gathers again for the backward. Otherwise the backward's hook comes first, and
+        the second forward finds the unit whole.
         Does not cover: the second FSDP, whose hooks lie inside of a layer that checkpoints itself.
         Source: torch 2.13 distributed/fsdp/_runtime_utils.py, `_pre_forward` and `_post_forward`;
         huggingface/transformers issue 30404.

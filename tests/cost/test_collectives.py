@@ -97,6 +97,15 @@ def test_who_sends_gradients_every_micro_step(lab: Any) -> None:
     assert fsdp["per_micro_s"] > 0
 
 
+def test_stage_two_sums_gradients_everywhere_and_fsdp_sends_shares(lab: Any) -> None:
+    """DeepSpeed's `use_multi_rank_bucket_allreduce`: twice the bytes of a reduce-scatter."""
+    job = lab.job(LLAMA, lab.full(), 1024, global_batch_size=64)
+    shares = replace(job, zero=ZeroSettings(scatters=True))
+    config, offer = lab.config(1, sharding="zero2"), lab.offer("rtx-4090", 4)
+    whole, part = (lab.price(COMPONENT, own, offer, config)["per_micro_s"] for own in (job, shares))
+    assert 1.7 < whole / part < 2.3
+
+
 def test_zero_one_reduces_once_a_step(lab: Any) -> None:
     job = lab.job(LLAMA, lab.full(), 1024, global_batch_size=64)
     one = replace(job, zero=ZeroSettings(whole_gradients=True))

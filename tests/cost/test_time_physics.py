@@ -63,6 +63,38 @@ def test_where_the_second_flash_kernel_is_the_newest_it_makes_what_was_timed(
     assert share_of(lab, device, "flash_attention_2") == 1.0
 
 
+@pytest.mark.parametrize(
+    ("device", "torch", "cudnn"),
+    [("h100", (2, 11, 0), True), ("h100", (2, 10, 0), False), ("h100", (2, 5, 0), True),
+     ("h100", (2, 5, 1), False), ("b200", (2, 13, 0), True), ("a100", (2, 13, 0), False)],
+)  # fmt: skip
+def test_sdpa_asks_cudnn_first_on_datacentre_chips_from_torch_2_11(
+    lab: Any, device: str, torch: tuple[int, ...], *, cudnn: bool
+) -> None:
+    """torch's check_prefer_cudnn_attention; 2.5.0 alone of the older ones."""
+    software = {"torch": torch}
+    sdpa, second = (share_of(lab, device, a, **software) for a in ("sdpa", "flash_attention_2"))
+    assert (sdpa > second) == cudnn
+    assert sdpa == (1.0 if cudnn else second)
+
+
+def test_padding_keeps_sdpa_from_cudnns_timed_rate(lab: Any) -> None:
+    from autotune.cost.time.attention import takes_cudnn
+
+    held: list[bool] = []
+
+    def hold(own: Any, columns: Any) -> dict[str, Any]:
+        held.append(bool(takes_cudnn(own, columns)[0]))
+        return {}
+
+    even = lab.job(LLAMA, lab.lora(), 4096)
+    ragged = replace(even, lengths=Lengths((100.0, 4096.0), 2000.0, 4096))
+    for job in (even, ragged):
+        pairs = [(lab.offer("h100"), lab.config(2, attention="sdpa"))]
+        tabulate(Component("kernel", compute.READS, hold), job, Candidates.of(pairs))
+    assert held == [True, False]
+
+
 def test_torch_before_2_2_runs_the_first_flash_kernel(lab: Any) -> None:
     """Dao, FlashAttention-2 (2023), section 4.1: 1.3 to 3.0 times as fast as the first."""
     old, new = (share_of(lab, "a100", "sdpa", torch=(2, minor)) for minor in (1, 4))
@@ -163,6 +195,19 @@ def test_recomputing_outside_of_fsdps_units_gathers_a_third_time(lab: Any) -> No
 
     assert micro_s(outside, "full") > 1.3 * micro_s(job, "full")
     assert micro_s(outside, "none") == micro_s(job, "none")
+
+
+@pytest.mark.parametrize(
+    "own", [{"reentrant": False}, {"transformers": (4, 53, 0)}, {"recomputes_outside_fsdp": False}]
+)
+def test_fsdp_gathers_twice_unless_a_reentrant_checkpoint_lies_around_its_unit(
+    lab: Any, own: dict[str, Any]
+) -> None:
+    """torch's `_pre_forward` does nothing where the backward has begun; transformers 4.52."""
+    software = lab.job(LLAMA, lab.full(), 512).software
+    older = replace(software, recomputes_outside_fsdp=True, transformers=(4, 48, 0))
+    assert older.gathers_to_recompute
+    assert not replace(older, **own).gathers_to_recompute
 
 
 def test_exchange_never_takes_less_than_what_computing_cannot_hide(lab: Any) -> None:

@@ -6,9 +6,10 @@ mask out where nothing is padded, but has to look at the values of the batch's `
 that, and cannot while torch.compile traces the whole model. Compiled block by block, the mask is
 made outside of what is compiled, as in eager mode.
 
-Nor is flash one kernel, nor is it always flash (`takes_cudnn`). Times in `operators/` are of serving stacks: on Ampere and Ada they run
-flash attention 2, on Hopper the third one and its like, on Blackwell kernels newer still, which no
-trainer runs unless asked. `flash_share` says what share of those rates a trainer's own kernel has.
+Nor is flash one kernel, nor is it always flash (`takes_cudnn`). Times in `operators/` are of
+serving stacks: on Ampere and Ada they run flash attention 2, on Hopper the third one and its like,
+on Blackwell kernels newer still, which no trainer runs unless asked. `flash_share` says what share
+of those rates a trainer's own kernel has.
 
 Covers: padding, sliding windows, families that always pass a mask, whole-model and regional
 compilation, devices without flash kernels, flash attention by generation.
@@ -38,14 +39,16 @@ SECOND_OF_FLASH = (2, 0)  # of the package flash-attn
 # which is where it counts: llm-foundry's tables, 512 to 65k tokens, are even in length at this.
 FIRST = 0.65
 # The second against the timed kernels, from Hopper on: it keeps to Ampere's instructions, whose
-# rate goes with units and clock, as the fp32 rate does, whatever the newer ones reach. 329 of 631 TFLOP/s on an H100, at 4,608 tokens
-# in 128 dimensions (pytorch/pytorch issue 142132); the third is 1.5 to 2.0 times as fast forward,
-# 1.5 to 1.75 backward (Shah et al., "FlashAttention-3", 2024, section 4.1). Of a chip whose tensor
-# cores were cut more is left: ms-swift, 7B in full, 16k tokens, four H20: 35.5 -> 32.4 s a step.
+# rate goes with units and clock, as the fp32 rate does, whatever the newer ones reach. 329 of 631
+# TFLOP/s on an H100, at 4,608 tokens in 128 dimensions (pytorch/pytorch issue 142132); the third is
+# 1.5 to 2.0 times as fast forward, 1.5 to 1.75 backward (Shah et al., "FlashAttention-3", 2024,
+# section 4.1). Of a chip whose tensor cores were cut more is left: ms-swift, 7B in full, 16k
+# tokens, four H20: 35.5 -> 32.4 s a step.
 SECOND_ON_H100, H100_FLOP_PER_S, H100_FP32, SECOND_AT_MOST = 0.55, 989.4e12, 66.9e12, 0.72
-# torch's sdpa asks cuDNN first on these chips where it brings a cuDNN above 9.15.0, as it does since
-# this release; earlier ones take flash attention 2, but for 2.5.0, whose successor undid it. 631 TFLOP/s on an H100, which is
-# the third's rate, against 329 (pytorch/pytorch issue 142132). Nothing was timed of it with a mask.
+# torch's sdpa asks cuDNN first on these chips where it brings a cuDNN above 9.15.0, as it does
+# since this release; earlier ones take flash attention 2, but for 2.5.0, whose successor undid it.
+# 631 TFLOP/s on an H100, which is the third's rate, against 329 (pytorch/pytorch issue 142132).
+# Nothing was timed of it with a mask.
 # Source: torch 2.14 aten/.../cuda/sdp_utils.cpp, check_prefer_cudnn_attention;
 # huggingface/transformers pull request 48163.
 CUDNN_IN_TORCH, CUDNN_ONCE_IN_TORCH = (2, 11), (2, 5, 0)

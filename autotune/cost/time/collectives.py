@@ -99,14 +99,16 @@ def _longer_by(busy_s: FloatArray, exchange_s: FloatArray, q: FloatArray) -> Flo
 def communication(job: Job, columns: Columns) -> Communication:
     """Communication between devices before the fitted constants; zero on one device.
 
-    Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where the
-    checkpoint lies around its unit; ZeRO-2 and ZeRO-3 reduce-scatter G every micro-step, FSDP once a
-    step, and so does ZeRO-1; DDP all-reduces G once a step; both every micro-step where
-    `sync_each_batch` says so.
-    ZeRO-2 gathers what was trained, in the model's dtype, after the optimizer.
+    Formula: FSDP and ZeRO-3 gather W twice a micro-step, FSDP a third time where the checkpoint
+    lies around its unit; ZeRO-3 reduce-scatters G every micro-step, FSDP once a step. ZeRO-2
+    all-reduces G every micro-step and ZeRO-1 once a step: each device keeps its share of what is
+    summed everywhere. DDP all-reduces G once a step; FSDP and DDP every micro-step where
+    `sync_each_batch` says so. ZeRO-2 gathers what was trained, in the model's dtype, after the
+    optimizer.
     Source: Rajbhandari et al., "ZeRO" (2020), section 7; Zhao et al., "PyTorch FSDP" (2023);
     huggingface/transformers issue 30404 and pytorch/pytorch issue 105635 (the third gather; ZeRO-3
-    keeps what it needs again soon, `stage3_max_reuse_distance`).
+    keeps what it needs again soon, `stage3_max_reuse_distance`); DeepSpeed runtime/zero/
+    stage_1_and_2.py, `average_tensor`: `use_multi_rank_bucket_allreduce` is on unless stated.
     """
     counts = columns.number("offer.count")
     several = (counts > 1) & ~columns.equals("sharding", "none")
@@ -121,6 +123,10 @@ def communication(job: Job, columns: Columns) -> Communication:
     gather = _collective(job, columns, "all_gather", weights * moved)
     narrowed = np.where(deepspeed.casts(columns), 1.0, moved)  # they are 16-bit already
     scatter = _collective(job, columns, "reduce_scatter", gradients * narrowed)
+    of_stage_two = scatter
+    if not job.zero.scatters:
+        of_stage_two = _collective(job, columns, "all_reduce", gradients * narrowed)
+    scatter = np.where(columns.equals("sharding", "zero2"), of_stage_two, scatter)
     reduce = _collective(job, columns, "all_reduce", gradients)
     again = columns.equals("activation_checkpointing", "full") & job.software.gathers_to_recompute
     times = np.where(again & columns.equals("sharding", "fsdp"), 3.0, 2.0)

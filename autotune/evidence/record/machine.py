@@ -16,10 +16,11 @@ from autotune.catalog.networks import find_network
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
+from autotune.domain.job import ZeroSettings
 from autotune.domain.outcome import Z90
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.notes import count_in
+from autotune.evidence.record.notes import count_in, names
 from autotune.evidence.record.notes import offload_of as offloaded_by
 from autotune.frozen import dataclass
 
@@ -179,6 +180,16 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
             if re.fullmatch(rf"{name}\d*", word):
                 return sharding
     raise Refused(SHARING_NOT_STATED)
+
+
+def zero_of(row: Row) -> ZeroSettings:
+    """Which of the ways to share gradients and states a row of ZeRO-2's kind has."""
+    words = _parallel_words(row.texts["parallelism"])
+    return ZeroSettings(
+        overlapping=bool(names(row.notes, ("overlap_comm",))),
+        whole_gradients="zero1" in words,
+        scatters="SHARD_GRAD_OP" in row.notes,
+    )
 
 
 _JOINED = re.compile(
