@@ -14,11 +14,12 @@ import pytest
 from autotune.catalog.devices import find_device
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.time import collectives, compute
-from autotune.cost.time.attention import flash_share
+from autotune.cost.time.attention import flash_share, takes_cudnn
 from autotune.cost.time.collectives import collective_seconds
 from autotune.cost.time.dequantisation import dequantised_bytes
 from autotune.cost.time.step_terms import SLOT_CLOCK, instructions_per_s, step_terms
 from autotune.domain.candidates import Candidates
+from autotune.domain.job import Lengths
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
 GIB = np.array([2.0**30])
@@ -79,8 +80,6 @@ def test_sdpa_asks_cudnn_first_on_datacentre_chips_from_torch_2_11(
 
 
 def test_padding_keeps_sdpa_from_cudnns_timed_rate(lab: Any) -> None:
-    from autotune.cost.time.attention import takes_cudnn
-
     held: list[bool] = []
 
     def hold(own: Any, columns: Any) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def test_padding_keeps_sdpa_from_cudnns_timed_rate(lab: Any) -> None:
         return {}
 
     even = lab.job(LLAMA, lab.lora(), 4096)
-    ragged = replace(even, lengths=Lengths((100.0, 4096.0), 2000.0, 4096))
+    ragged = replace(even, lengths=Lengths((100.0, 4096.0), 2000.0, 4096, known=True))
     for job in (even, ragged):
         pairs = [(lab.offer("h100"), lab.config(2, attention="sdpa"))]
         tabulate(Component("kernel", compute.READS, hold), job, Candidates.of(pairs))

@@ -22,7 +22,7 @@ from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.kernels import attention_of, compile_of
 from autotune.evidence.record.lengths import lengths_of
-from autotune.evidence.record.machine import machine_of, zero_of
+from autotune.evidence.record.machine import machine_of
 from autotune.evidence.record.refusals import refusal_of
 from autotune.evidence.record.software import casts_adapters, software_of
 from autotune.evidence.record.training import (
@@ -146,7 +146,7 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         limits=Limits(vram_headroom=0.0, max_lost_work_s=1800.0),
         software=software,
         offers=(),
-        zero=zero_of(row),
+        zero=machine.zero,
     )
     knobs = {
         "precision": precision,

@@ -50,6 +50,7 @@ class Machine:
 
     offer: Offer
     sharding: str
+    zero: ZeroSettings
     offload: str
     workers: int
     assumed: tuple[str, ...]
@@ -71,7 +72,8 @@ def machine_of(row: Row) -> Machine:
     workers = count_in(r"\bworkers (\d+)\b", row.notes) or 0
     cores = count_in(r"\bhost (\d+) cores\b", row.notes)
     assumed = tuple(text for text in (moved, shared, joined) if text)
-    return Machine(_offer(device, gpus, network, cores), sharding, offload, workers, assumed)
+    offer = _offer(device, gpus, network, cores)
+    return Machine(offer, sharding, _zero_of(row), offload, workers, assumed)
 
 
 @lru_cache(maxsize=256)
@@ -182,11 +184,11 @@ def sharding_of(parallelism: str, gpus: int, notes: str) -> str:
     raise Refused(SHARING_NOT_STATED)
 
 
-def zero_of(row: Row) -> ZeroSettings:
+def _zero_of(row: Row) -> ZeroSettings:
     """Which of the ways to share gradients and states a row of ZeRO-2's kind has."""
     words = _parallel_words(row.texts["parallelism"])
     return ZeroSettings(
-        overlapping=bool(names(row.notes, ("overlap_comm",))),
+        overlapping="overlap_comm" in row.notes and bool(names(row.notes, ("overlap_comm",))),
         whole_gradients="zero1" in words,
         scatters="SHARD_GRAD_OP" in row.notes,
     )

@@ -170,6 +170,7 @@ def software_of(row: Row) -> Software:
     flash_attn = flash_attention_of(row, stated["flash_attn"])
     stack = stack_of(row, trainer)
     upcast = kbit_upcast_of(row, trainer, stated["trl"])
+    around = not own_model and checkpoints_by_model(row, trainer)
     kernels, loss = kernels_of(row, transformers)
     steps_in_backward, fused_adapters = own_operations(row)
     return Software(
@@ -192,7 +193,7 @@ def software_of(row: Row) -> Software:
         empties_cache="cache emptied every" in row.notes,
         gptq=gptq_of(row),
         kbit_upcast=upcast,
-        recomputes_outside_fsdp=not own_model and checkpoints_by_model(row, trainer),
+        recomputes_outside_fsdp=around,
         reentrant=reentrant,
         stack=stack,
         trainer=trainer,
