@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,12 @@ from autotune.probe.outcomes import check_arguments, trainer_arguments
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.probe.request import request_for
 from autotune.report.payload import recommendation_payload
+from autotune.search.axes import ParameterSpace
+from autotune.search.billed import BilledCandidates
+from autotune.search.measured.finals import measured_as_today, untried_as_today
+from autotune.search.posterior.acquisition import Posterior
+from autotune.search.posterior.measurements import History
+from autotune.search.posterior.stopping import ProbeBudget
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill
@@ -73,6 +80,53 @@ def test_a_level_that_is_30_percent_faster_is_found(bill: Bill, tmp_path: Path) 
     assert quicker(config.as_record()) <= best * 1.05
     assert pick in found.explored.confirmed
     assert sum(record.role == "search" for record in found.records) <= 12
+
+
+def believed(bill: Bill, times: dict[int, float]) -> tuple[Posterior, ParameterSpace]:
+    """What is believed once these candidates computed for so many times what is predicted."""
+    space = ParameterSpace(bill.candidates)
+    priced, history = BilledCandidates(bill, space, "cost"), History()
+    for index, slower in times.items():
+        predicted = {p.name: float(p.predicted[p.row_of[index]]) for p in priced.parts}
+        history.learn(priced, index, predicted | {"compute": slower * predicted["compute"]})
+    return Posterior(priced, history), space
+
+
+def levels_of_one(bill: Bill) -> tuple[int, int, int, int]:
+    """One candidate at both levels of either knob: as today, Liger, two threads, both."""
+    threads = next(i for i in range(len(bill)) if bill.candidates.codes[THREADS][i] == 1)
+    return threads - 2, threads - 1, threads, threads + 1
+
+
+def test_a_level_that_does_nothing_is_asked_for_as_today_and_then_picked(bill: Bill) -> None:
+    today, liger, threads, both = levels_of_one(bill)
+    known = {today: 1.0, liger: 1.0, both: 0.7}
+    known |= {i + 4: 0.7 if i >= threads else 1.0 for i in range(today, both + 1)}  # the next one
+    posterior, space = believed(bill, known)
+    assert measured_as_today(posterior, space, bill.candidates, both) == both
+    assert untried_as_today(posterior, space, bill.candidates, both) == threads
+    posterior, space = believed(bill, {**known, threads: 0.7})
+    assert measured_as_today(posterior, space, bill.candidates, both) == threads
+    assert untried_as_today(posterior, space, bill.candidates, both) is None
+
+
+def test_levels_that_do_nothing_together_are_asked_for_in_one_probe(bill: Bill) -> None:
+    today, liger, threads, both = levels_of_one(bill)
+    other = dict.fromkeys(range(today + 4, both + 5), 1.0)  # the next one, at all four
+    posterior, space = believed(bill, {**other, both: 1.0})
+    assert untried_as_today(posterior, space, bill.candidates, both) == today
+    posterior, space = believed(bill, {**other, both: 1.0, today: 1.0})
+    assert not {liger, threads} & set(posterior.fitting)
+    assert measured_as_today(posterior, space, bill.candidates, both) == today
+
+
+def test_the_last_probe_that_is_allowed_is_known_by_number_and_by_budget() -> None:
+    room = ProbeBudget(1.0, spent=7.0, limit=10.0, unit="s", aside=0.5)
+    assert not room.ends_here
+    assert replace(room, last=True).ends_here
+    assert replace(room, spent=8.0).ends_here
+    assert not replace(room, spent=9.0, last=True).ends_here, "not even that one is affordable"
+    assert not ProbeBudget(1.0, spent=7.0).ends_here
 
 
 def test_levels_that_do_nothing_stay_at_the_present_one(bill: Bill, tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ class Prober:
             next_s * scale, self.spent_s * scale, self.options.seconds * scale,
             "usd" if self.score == "cost_usd" else "s", free=per_hour == 0,
             aside=self._aside_s * scale, asked_s=self.options.seconds,
+            last=self.searched + self._pending[0] + 1 >= self.options.most,
         )  # fmt: skip
 
     @property

@@ -1,4 +1,4 @@
-"""Who is measured again before there is an answer, and whether there can be one.
+"""Which is the pick, who is measured again before there is an answer, and whether there can be one.
 
 The pick and its rivals take turns, so that what drifts meanwhile touches all alike; several workers
 measure a few of one turn at the same time (`python -m bench.finals`: what that saves). Everything
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
+    from autotune.domain.candidates import Candidates
+    from autotune.search.axes import ParameterSpace
     from autotune.search.posterior.acquisition import Posterior
     from autotune.search.posterior.repeats import Standing
     from autotune.search.study.record import TrialRecord
@@ -243,6 +245,47 @@ def chosen(
     near = [i for i in among if found[i].mean <= found[least].mean + TIE / 3.0]
     keys = posterior.priced.plainness(near)
     return near[min(range(len(near)), key=lambda k: (keys[k], found[near[k]].mean))]
+
+
+def measured_as_today(
+    posterior: Posterior, space: ParameterSpace, candidates: Candidates, pick: int
+) -> int:
+    """The pick with own knobs as today, as far as that was measured and is as good.
+
+    What a level of one's own does, no formula knows, and nobody should change one for nothing.
+    """
+    plainest = _as_today(posterior, space, candidates, pick)
+    if plainest in posterior.fitting:
+        return plainest
+    return _as_today(posterior, space, candidates, pick, posterior.fitting)
+
+
+def untried_as_today(
+    posterior: Posterior, space: ParameterSpace, candidates: Candidates, pick: int
+) -> int | None:
+    """The same where it was not measured and may be as good; None where there is no such."""
+    plainest = _as_today(posterior, space, candidates, pick)
+    return plainest if posterior.allows(np.asarray([plainest], np.intp))[0] else None
+
+
+def _as_today(
+    posterior: Posterior, space: ParameterSpace, candidates: Candidates, pick: int,
+    among: Collection[int] | None = None,
+) -> int:  # fmt: skip
+    """The pick with each own knob as today where that is expected to be as good.
+
+    among: what may be chosen on the way; None: any candidate.
+    """
+    found = pick
+    for name in candidates.extra:
+        present = candidates.levels[name][0]
+        plain = space.find({**space.params(found), name: present})
+        if plain is None or plain == found or (among is not None and plain not in among):
+            continue
+        mean, _ = posterior.difference(np.asarray([plain], np.intp), pick)
+        if mean[0] <= TIE:
+            found = plain
+    return found
 
 
 def runs_of(

@@ -25,6 +25,7 @@ from autotune.search.measured.study import (
     with_score,
 )
 from autotune.search.study.owner import OWNER, Owner
+from autotune.search.study.samplers import asking_for
 from autotune.search.study.storage import with_sampler_state
 from autotune.search.study.turns import MOST_DEATHS, PROBES, TakenAwayError
 
@@ -118,16 +119,12 @@ class SharedSearch(MeasuredSearch):
         self._heard |= {trial.number}
 
     def _sampler_for(self, task: Task, number: int, study: Study, measurer):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Optuna's
-        from optuna.samplers import PartialFixedSampler, RandomSampler
-
-        from autotune.search.study.storage import quiet
-
         if task.kind == "again":
-            with quiet():
-                return PartialFixedSampler(self.space.params(task.index), RandomSampler())
+            return asking_for(self.space.params(task.index))
         if task.kind == "front" and self.front is not None:
             return self.front.next_aim(study, measurer.budget)
-        return self._sampler_maker(self._distributions())(number)
+        own = self._of_today(study, measurer) if task.kind == "search" else None
+        return own or self._sampler_maker(self._distributions())(number)
 
     def _measured(
         self, task: Task, trial: Trial, records: list[TrialRecord], peers: list[int],

@@ -12,16 +12,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autotune.frozen import dataclass
-from autotune.search.measured.finals import finals_of, is_final, overturned
+from autotune.search.measured.finals import (
+    finals_of,
+    is_final,
+    measured_as_today,
+    overturned,
+    untried_as_today,
+)
 from autotune.search.measured.measurer import End, FunctionMeasurer, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
-from autotune.search.selection import TIE
 from autotune.search.study.record import TrialLog, TrialRecord, next_number
-from autotune.search.study.samplers import CALIBRATED, check_sampler
+from autotune.search.study.samplers import CALIBRATED, asking_for, check_sampler
 from autotune.search.study.storage import (
     StudyStore,
     finished_trial,
@@ -210,7 +213,7 @@ class MeasuredSearch(Search):
                 return End(judgement.reason, begun or not spent, spent)
             if begun:  # the front is begun when the search has ended
                 return End(SEARCHED, by_itself=True)
-            study.sampler = next_sampler(len(records))
+            study.sampler = self._of_today(study, measurer) or next_sampler(len(records))
             try:
                 record = self._measure_next(study, store, measurer, records, tried)
             except StopSearch as refusal:
@@ -286,20 +289,22 @@ class MeasuredSearch(Search):
             twins = {int(i) for i in posterior.twins(pick)} & set(posterior.fitting)
             cost = posterior.log_cost
             pick = min(twins, key=lambda i: (cost.of(i), i), default=posterior.incumbent)
-        return None if pick is None else self._plainest_extra(posterior, pick)
+        if pick is None:
+            return None
+        return measured_as_today(posterior, self.space, self.bill.candidates, pick)
 
-    def _plainest_extra(self, posterior: Posterior, pick: int) -> int:
-        """The pick with own knobs as today, each where that was measured too and is as good."""
-        candidates = self.bill.candidates
-        for name in candidates.extra:
-            present = candidates.levels[name][0]
-            plain = self.space.find({**self.space.params(pick), name: present})
-            if plain is None or plain == pick or plain not in posterior.fitting:
-                continue
-            mean, _ = posterior.difference(np.asarray([plain], np.intp), pick)
-            if mean[0] <= TIE:
-                pick = plain
-        return pick
+    def _of_today(self, study: Study, measurer: Measurer | FunctionMeasurer) -> BaseSampler | None:
+        """Asks for the pick with own knobs as today, where nothing may be measured behind it."""
+        if isinstance(measurer, FunctionMeasurer) or self.sampler != CALIBRATED:
+            return None
+        posterior = self.calibrated.posterior(study)
+        pick = self._measured_pick(posterior) if self.bill.candidates.extra else None
+        if pick is None:
+            return None
+        index = untried_as_today(posterior, self.space, self.bill.candidates, pick)
+        if index is None or not measurer.budget(index).ends_here:
+            return None
+        return asking_for(self.space.params(index))
 
     def _measure_again(
         self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord],

@@ -9,7 +9,7 @@ left that could fit. No rule says "optimal": the remaining uncertainty is part o
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -70,7 +70,8 @@ class ProbeBudget:
 
     aside: of the limit, kept for running the pick once more. asked_s: the limit as it was asked
     for, where `unit` is dollars.
-    free: the device costs nothing, so that a probe is never dearer than what it saves.
+    free: the device costs nothing, so that a probe is never dearer than what it saves. last: as
+    many candidates as are allowed will then have been measured.
     """
 
     next_cost: float
@@ -80,6 +81,13 @@ class ProbeBudget:
     free: bool = False
     aside: float = 0.0
     asked_s: float | None = None
+    last: bool = False
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether the next probe is affordable, and none is allowed behind it."""
+        then = replace(self, spent=self.spent + self.next_cost)
+        return not self.exceeded and (self.last or then.exceeded)
 
     @property
     def exceeded(self) -> bool:

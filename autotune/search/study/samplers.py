@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.catalog.software import install_command
 from autotune.domain.errors import InputError, unknown
+from autotune.search.study.storage import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from optuna.samplers import BaseSampler
     from optuna.study import Study
@@ -55,6 +56,14 @@ def sampler_maker(name: str, seed: int) -> Callable[[int], BaseSampler]:
         return RandomSampler(seed=own)
 
     return make
+
+
+def asking_for(params: Mapping[str, Any]) -> BaseSampler:
+    """One that proposes just this."""
+    from optuna.samplers import PartialFixedSampler, RandomSampler
+
+    with quiet():
+        return PartialFixedSampler(dict(params), RandomSampler())
 
 
 def _ordered_nsga2(seed: int) -> BaseSampler:
