@@ -239,8 +239,8 @@ def test_intervals_hold_about_four_of_five_rows_of_sources_that_neither_fit_saw(
     assert set(kinds) == set(ACQUAINTANCE.values())
     known = kinds["known"]
     assert known.sources > 5
-    assert 0.72 <= (known.share or 0.0) <= 0.90
-    assert 0.72 <= (known.share_of_sources or 0.0) <= 0.90
+    assert 0.72 <= (known.share or 0.0) <= 0.93, "one row of a small source is up to 4 points"
+    assert 0.72 <= (known.share_of_sources or 0.0) <= 0.93
     for own in kinds.values():
         assert (own.share or 0.0) > 0.7
 
