@@ -412,7 +412,9 @@ def test_commands_to_join_and_to_go_on_name_the_storage_unless_it_holds_a_passwo
     url: str, typed: str, tmp_path: Path
 ) -> None:
     place = Place(tmp_path / "run", url, "run")
-    assert " ".join(joined_by(place)) == f"autotune worker --study run --storage {typed}"
+    worker = "autotune worker --study run"
+    stated = f"AUTOTUNE_STORAGE=URL {worker}" if typed == "URL" else f"{worker} --storage {url}"
+    assert " ".join(joined_by(place)) == stated
     asked = Asked(("autotune", "tune", "job.yaml", "--score", "probe"), str(tmp_path))
     told = _resumed(Options(storage=url, asked=asked), tmp_path / "run")
     assert f"--resume --storage {typed}" in told

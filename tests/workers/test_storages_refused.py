@@ -105,6 +105,29 @@ def test_who_has_waited_for_ten_minutes_leaves_with_what_to_type(
     assert WorkerState.of_exit("one", 2, "error: this worker cannot join the study").is_final
 
 
+def test_an_outage_in_the_middle_of_a_search_is_told_once_and_so_is_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, told = Clock(monkeypatch), list[str]()
+    back_at, words = clock.now + 1.0, "Connection refused"
+
+    def answers() -> list[Any]:
+        if clock.now < back_at:
+            raise OperationalError(words)
+        return []
+
+    calm = backends.patient(SimpleNamespace(get_all_studies=answers), url_of(tmp_path), told.append)  # type: ignore[arg-type]
+    assert calm.get_all_studies() == []
+    assert told == []  # a second is no news
+    back_at = clock.now + 120.0
+    assert calm.get_all_studies() == []
+    assert len(told) == 2
+    assert "does not answer (Connection refused); waiting for it, 10.0 min at most" in told[0]
+    assert told[1].endswith("answers again")
+    assert calm.get_all_studies() == []
+    assert len(told) == 2
+
+
 @pytest.mark.parametrize(
     "words",
     [

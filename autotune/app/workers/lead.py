@@ -149,12 +149,13 @@ def _say_turns(
 
 
 def joined_by(place: Place) -> list[str]:
-    """The command by which a worker joins."""
-    words = ["autotune", "worker", near(place.run_dir)]
-    if place.storage is not None:
-        url = url_to_type(place.storage)
-        words = ["autotune", "worker", "--study", place.name, "--storage", shlex.quote(url)]
-    return words
+    """The command by which a worker joins; a URL with a password belongs into the environment."""
+    if place.storage is None:
+        return ["autotune", "worker", near(place.run_dir)]
+    words, url = ["autotune", "worker", "--study", place.name], url_to_type(place.storage)
+    if url != place.storage:
+        return [f"AUTOTUNE_STORAGE={url}", *words]
+    return [*words, "--storage", shlex.quote(url)]
 
 
 def worker_job(ground: Ground, place: Place) -> WorkerJob:

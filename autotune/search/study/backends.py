@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +73,11 @@ def connect(
                 raise refused(url, error, waited_s if most_s else 0.0) from None
             if most_s and not is_told:
                 is_told = True
-                tell(
-                    f"storage {without_password(url)} does not answer ({first_words(error)}); "
-                    f"waiting for it, {format_seconds(most_s)} at most"
-                )
+                tell(_away(url, error, most_s))
             time.sleep(PAUSES_S[min(number, len(PAUSES_S) - 1)])
             number += 1
         else:
-            return patient(storage, url)
+            return patient(storage, url, tell)
 
 
 @contextmanager
@@ -93,6 +91,13 @@ def _slowness_told(url: str, tell: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _away(where: str, error: Exception, most_s: float) -> str:
+    return (
+        f"storage {without_password(where)} does not answer ({first_words(error)}); "
+        f"waiting for it, {format_seconds(most_s)} at most"
+    )
 
 
 def url_to_type(url: str) -> str:
@@ -164,44 +169,78 @@ def with_driver(url: str) -> str:
     return f"postgresql+psycopg{mark}{rest}" if scheme in {"postgresql", "postgres"} else url
 
 
-def patient(storage: BaseStorage, where: str) -> BaseStorage:
-    """The storage, whose every call waits out an outage. Raises InputError after `PATIENCE_S`."""
+@dataclass
+class _Outage:
+    """What was told of a storage that does not answer: that, and that it does again, each once."""
+
+    where: str
+    tell: Callable[[str], None]
+    told: bool = False
+
+    def waits(self, error: Exception, waited_s: float) -> None:
+        """A call was tried again after so long; a hiccup is not worth a line."""
+        if waited_s >= SLOW_S and not self.told:
+            self.told = True
+            self.tell(_away(self.where, error, PATIENCE_S))
+
+    def answered(self) -> None:
+        if self.told:
+            self.told = False
+            self.tell(f"storage {without_password(self.where)} answers again")
+
+
+def patient(
+    storage: BaseStorage, where: str, tell: Callable[[str], None] = lambda _: None
+) -> BaseStorage:
+    """The storage, whose every call waits out an outage. Raises InputError after `PATIENCE_S`.
+
+    tell: what is said when an outage takes longer, and when it is over.
+    """
     from optuna.storages import BaseStorage
 
+    outage = _Outage(where, tell)
     for name in vars(BaseStorage):
         call = getattr(storage, name, None)
         if not name.startswith("_") and callable(call):
-            setattr(storage, name, _patiently(name, call, where))
+            setattr(storage, name, _patiently(name, call, outage))
     return storage
 
 
-def _patiently(name: str, call: Callable[..., Any], where: str) -> Callable[..., Any]:
+def _patiently(name: str, call: Callable[..., Any], outage: _Outage) -> Callable[..., Any]:
     @wraps(call)
     def tried(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the storage has
-        begun, number = time.monotonic(), 0
+        begun, number, where = time.monotonic(), 0, outage.where
         while True:
             try:
-                return call(*arguments, **named)
+                answer = call(*arguments, **named)
             except InputError:
                 raise
             except StorageForgotError:
                 raise forgotten(where) from None
             except Exception as error:
                 waited_s = time.monotonic() - begun
-                if is_outage(error) and waited_s <= PATIENCE_S:
-                    pass
-                elif _is_an_answer(name, error):
-                    raise
-                elif is_of_driver(error):
-                    raise refused(where, error, waited_s) from None
-                elif _is_unreadable(name, error):
-                    raise unreadable(where, error) from None
-                else:
-                    raise
+                if not is_outage(error) or waited_s > PATIENCE_S:
+                    refusal = _named(name, error, where, waited_s)
+                    if refusal is None:
+                        raise
+                    raise refusal from None
+                outage.waits(error, waited_s)
+            else:
+                outage.answered()
+                return answer
             time.sleep(PAUSES_S[min(number, len(PAUSES_S) - 1)])
             number += 1
 
     return tried
+
+
+def _named(name: str, error: Exception, where: str, waited_s: float) -> InputError | None:
+    """What a call's error is said to be; None for an answer of Optuna's, or a fault of ours."""
+    if _is_an_answer(name, error):
+        return None
+    if is_of_driver(error):
+        return refused(where, error, waited_s)
+    return unreadable(where, error) if _is_unreadable(name, error) else None
 
 
 def _is_an_answer(name: str, error: Exception) -> bool:
