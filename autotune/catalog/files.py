@@ -33,6 +33,11 @@ SCRATCH = ".autotune-part"  # how the name of a half-written file ends
 MERGE_WAIT_S = 60.0  # for another process that keeps what it learned
 
 
+def write_json(path: Path, content: object) -> None:
+    """Write what later commands read again, as `write_whole` does."""
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
 def write_whole(
     path: Path,
     content: str | bytes,

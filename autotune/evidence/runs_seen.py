@@ -10,7 +10,6 @@ earlier one. Times that a busy machine spoiled are kept, and say why they teach 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -20,7 +19,7 @@ from autotune.catalog.files import (
     kept_entries,
     merging,
     set_aside,
-    write_whole,
+    write_json,
 )
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
@@ -82,7 +81,7 @@ def remember(job: Job, training: str, observations: tuple[Observation, ...]) -> 
             "model": job.model.name,
             "runs": [{"log": name, "observations": [asdict(o) for o in own]} for name, own in kept],
         }
-        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_json(path, content)
     return path, note
 
 

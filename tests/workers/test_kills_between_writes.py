@@ -17,7 +17,6 @@ from autotune.domain.errors import InputError
 from autotune.search.measured import joining as joins
 from autotune.search.measured.joining import Place, joining, leading, terms_of
 from autotune.search.measured.measurer import FunctionMeasurer
-from autotune.search.measured.study import with_score
 from autotune.search.posterior.measurements import DROPPED, RECORD, history_of, is_dropped
 from autotune.search.study import turns
 from autotune.search.study.backends import close
@@ -191,7 +190,7 @@ def test_who_was_half_given_up_and_tells_its_trial_after_all_is_believed(tmp_pat
     assert search.calibrated.history(study).pending, "it goes on, for all that others know"
     index = search._candidates(study.get_trials())[0]
     told = search._record_of(dict(trial.params), trial.number, {})
-    worker.finish(trial, with_score(told, scored(search.bill, index)), [])
+    worker.finish(trial, scored(search.bill, index).on(told), [])
     assert search.calibrated.history(study).tried == {index}, "it would be measured twice"
 
 

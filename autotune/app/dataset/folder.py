@@ -199,8 +199,7 @@ def kind_of(path: Path) -> Kind:
     with path.open("rb") as stream:
         first = stream.read(_PEEK)
         compression = next((name for magic, name in _MAGIC if first.startswith(magic)), "")
-        stem = path.with_suffix("") if path.suffix.casefold() in COMPRESSED else path
-        named = _NAMES.get(stem.suffix.casefold(), "")
+        named = _NAMES.get(_suffix(path), "")
         if compression:
             stream.seek(0)
             with opened(stream, compression, path) as inner:

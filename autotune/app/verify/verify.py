@@ -18,7 +18,7 @@ from autotune.app.verify.plan import (
     planned_of,
     planned_on,
 )
-from autotune.catalog.files import write_whole
+from autotune.catalog.files import write_json
 from autotune.claims.feasibility import check_claim
 from autotune.domain.answer.verification import Learned, NextRuns, Remaining, RunKind, Verification
 from autotune.domain.errors import InputError
@@ -231,7 +231,6 @@ def _persisted(
     written: list[str],
 ) -> Verification:
     """The answer, written into the run folder with its Observations."""
-    import json
     from dataclasses import asdict
 
     from autotune.domain.answer.contract import plain
@@ -246,7 +245,7 @@ def _persisted(
         "observations": [asdict(observation) for observation in observations],
     }
     try:
-        write_whole(path, json.dumps(plain(content), indent=1, allow_nan=False) + "\n")
+        write_json(path, plain(content))
     except OSError as error:
         note = f"{path} could not be written: {error.strerror}"
         return replace(found, written=tuple(written), warnings=(*found.warnings, note))

@@ -6,7 +6,6 @@ run that is read twice, or that two loggers wrote down, is one run: the one that
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import (
@@ -14,7 +13,7 @@ from autotune.catalog.files import (
     kept_entries,
     merging,
     set_aside,
-    write_whole,
+    write_json,
 )
 from autotune.frozen import dataclass
 
@@ -79,5 +78,5 @@ def keep(runs: Iterable[PastRun]) -> Keeping:
             kept[run.id] = run if before is None or run.grade <= before.grade else before
         latest = list(kept.values())[-MOST_KEPT:]
         content = {"schema_version": 1, "runs": [as_json(run) for run in latest]}
-        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_json(path, content)
     return Keeping(new, len(latest), note)

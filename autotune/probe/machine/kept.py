@@ -8,7 +8,6 @@ is kept. A calm figure is not replaced by one that others disturbed; a damaged o
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +18,7 @@ from autotune.catalog.files import (
     machines_dir,
     merging,
     set_aside,
-    write_whole,
+    write_json,
 )
 from autotune.catalog.local import processor_name
 from autotune.domain.device import FACT_NAMES, Fact, MachineFacts
@@ -64,7 +63,7 @@ def remember(local: LocalDevice, found: MachineFacts) -> tuple[Path, str]:
             found.measured_on, found.software, found.threads, found.folder,
         )  # fmt: skip
         content = {"schema_version": SCHEMA_VERSION, "device": local.name, **asdict(merged)}
-        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_json(path, content)
     return path, note
 
 

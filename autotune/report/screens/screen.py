@@ -224,18 +224,13 @@ def lengths_phrase(job: JobPayload) -> str:
     if not job.steps:
         return ""
     interval = job.tokens_interval
-    if interval and job.lengths_basis == "estimated":
+    basis = {
+        "estimated": "estimated from bytes, because the model's tokenizer cannot be used here",
+        "published": "published figures for this data set, not counted",
+    }.get(job.lengths_basis)
+    if interval and basis:
         low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
-        return (
-            "Row lengths are estimated from bytes, because the model's tokenizer cannot be used "
-            f"here; the ranges cover {low} to {high} tokens."
-        )
-    if interval and job.lengths_basis == "published":
-        low, high = (format_count(float(f"{interval[key]:.3g}")) for key in ("p10", "p90"))
-        return (
-            "Row lengths are published figures for this data set, not counted; the ranges cover "
-            f"{low} to {high} tokens."
-        )
+        return f"Row lengths are {basis}; the ranges cover {low} to {high} tokens."
     if job.lengths_known:
         return ""
     return (

@@ -17,7 +17,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.frozen import dataclass
 from autotune.search.study.backends import close
-from autotune.search.study.journal import IDENTITY, JOB_KEY, JOB_NAME
+from autotune.search.study.journal import IDENTITY, JOB_KEY, JOB_NAME, check_identity
 from autotune.search.study.owner import Owner
 from autotune.search.study.record import (
     WORKERS_FOLDER,
@@ -94,7 +94,7 @@ def leading(
     terms: kept in the study for whoever joins. Raises InputError where it was begun under others.
     made: the probes of workers on this disk. tell: that a server is waited for.
     """
-    with TrialLog(place.run_dir, header_of(search, place), resume=resume) as log:
+    with TrialLog(place.run_dir, search.header(place.job_key), resume=resume) as log:
         log.gather()
         for folder in place.run_dir.glob(f"{WORKERS_FOLDER}/*"):  # no later worker writes there
             sweep(folder)
@@ -123,7 +123,7 @@ def joining(
 ) -> Iterator[tuple[SharedStudy, TrialLog]]:
     """Take part in a search. place: as the leader has it, or a run folder of this machine's own."""
     own = worker_folder(place.run_dir, owner.name)
-    with TrialLog(own, header_of(search, place), resume=False) as log:
+    with TrialLog(own, search.header(place.job_key), resume=False) as log:
         shared = SharedStudy(
             study, owner, lease_s=place.lease_s,
             known=lambda: records_of_workers(place.run_dir), made=made,
@@ -170,19 +170,8 @@ def terms_of(
     raise InputError(msg, "start one that can be joined: `autotune tune --score probe --workers 1`")
 
 
-def header_of(search: SharedSearch, place: Place) -> dict[str, str]:
-    """What all records of a search have in common."""
-    return {
-        "job_key": place.job_key, "score": search.score, "measured": "yes",
-        "space": search.priced.identity,
-    }  # fmt: skip
-
-
 def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
-    found = study.user_attrs.get(IDENTITY)
-    if found not in {None, search.priced.identity}:
-        msg = f"the study {study.study_name!r} holds measurements of another job or space"
-        raise InputError(msg, "name another study, or tune the job that it was made for")
+    check_identity(study, search.priced.identity)
     known = study.user_attrs.get(TERMS)
     version = known.get("version") if isinstance(known, dict) else None
     if version and version != terms.get("version"):

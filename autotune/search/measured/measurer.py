@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from autotune.search.axes import ParamValue
     from autotune.search.posterior.stopping import ProbeBudget
+    from autotune.search.study.record import TrialRecord
 
 
 class StopSearch(Exception):  # noqa: N818 - not an error: no further measurement is wanted
@@ -65,6 +67,26 @@ class Scored:
     looks: int = 0
     unexplained: int = 0
     probe: str = ""
+
+    def on(self, record: TrialRecord) -> TrialRecord:
+        """The record of a candidate with what was measured of it."""
+        return replace(
+            record, kind="failed" if self.value is None else "trial", value=self.value,
+            constraints=self.constraints, fits=self.fits, reason=self.reason,
+            measured=self.measured, oom=self.oom, noise=self.noise, disturbed=self.disturbed,
+            looks=self.looks, unexplained=self.unexplained, probe=self.probe,
+        )  # fmt: skip
+
+    def again(
+        self, params: Mapping[str, ParamValue], records: Sequence[TrialRecord], number: int,
+        allowed: dict[str, float],
+    ) -> TrialRecord:  # fmt: skip
+        """The record of a candidate that was measured before, as trial `number`."""
+        first = next(r for r in records if r.kind == "trial" and r.params == params)
+        return replace(
+            self.on(first), number=number, kind="repeat", withdrawn=self.value is None,
+            sampler_state={}, allowed=allowed,
+        )  # fmt: skip
 
 
 class Measurer(Protocol):

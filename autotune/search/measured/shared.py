@@ -22,7 +22,6 @@ from autotune.search.measured.study import (
     MeasuredExploration,
     MeasuredSearch,
     most_allowed,
-    with_score,
 )
 from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.samplers import asking_for
@@ -133,12 +132,8 @@ class SharedSearch(MeasuredSearch):
         """What the trial gave; None where a peer is measuring just that."""
         params = dict(trial.params)
         if task.kind == "again" and not isinstance(measurer, FunctionMeasurer):
-            first = next(r for r in records if r.kind == "trial" and r.params == params)
             scored = measurer.again(task.index, task.told)
-            return replace(
-                with_score(first, scored), number=trial.number, kind="repeat",
-                withdrawn=scored.value is None, sampler_state={}, allowed=task.allowed,
-            )  # fmt: skip
+            return scored.again(params, records, trial.number, task.allowed)
         tried = {self._candidate(r): r for r in records if r.kind == "trial"}
         record = self._record_of(params, trial.number, tried)
         if record.kind != "trial":
@@ -152,7 +147,7 @@ class SharedSearch(MeasuredSearch):
                            reason=why)  # fmt: skip
         scored = measurer.measure(index)
         name = FRONT if task.kind == "front" else record.sampler
-        return replace(with_score(record, scored), sampler=name)
+        return replace(scored.on(record), sampler=name)
 
     def _candidates(self, trials: list[FrozenTrial]) -> list[int]:
         found = (self.space.find(dict(trial.params)) for trial in trials)

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from autotune.search.posterior.kernel import Observed
     from autotune.search.posterior.stopping import Stop
     from autotune.search.selection import Objective
-    from autotune.search.study.record import Kind
 
 FRONT, MOST_FRONT = "calibrated front", 4  # how its trials are marked; probes of it, in all
 SEARCHED = "the search ended before the front was probed"
@@ -101,6 +100,11 @@ class MeasuredSearch(Search):
             self.front = front_behind(
                 bill, self.space, objective, self._distributions(), self.prior
             )
+
+    def header(self, job_key: str) -> dict[str, str]:
+        """What all records of the search have in common."""
+        space = self.priced.identity
+        return {"job_key": job_key, "score": self.score, "measured": "yes", "space": space}
 
     def _sampler_maker(
         self, distributions: dict[str, BaseDistribution]
@@ -233,7 +237,7 @@ class MeasuredSearch(Search):
         record = self._record_of(dict(trial.params), next_number(records), tried)
         if record.kind == "trial":
             try:
-                record = with_score(record, measurer.measure(self._candidate(record)))
+                record = measurer.measure(self._candidate(record)).on(record)
             except BaseException:
                 _drop(study, trial.number)
                 raise
@@ -326,11 +330,7 @@ class MeasuredSearch(Search):
             except StopSearch as stop:
                 return None if finals.pick in finals.again else stop
             params = self.space.params(index)
-            first = next(r for r in records if r.kind == "trial" and r.params == params)
-            record = replace(
-                with_score(first, scored), number=next_number(records), kind="repeat",
-                withdrawn=scored.value is None, sampler_state={}, allowed=allowed,
-            )  # fmt: skip
+            record = scored.again(params, records, next_number(records), allowed)
             if store.log:
                 store.log.append(record)
             records.append(record)
@@ -340,17 +340,6 @@ class MeasuredSearch(Search):
 def most_allowed(trials: int) -> str:
     """Why a search ended that measured as many as it may."""
     return f"{trials} configurations were measured, as many as allowed"
-
-
-def with_score(record: TrialRecord, scored: Scored) -> TrialRecord:
-    """The record of a candidate with what was measured of it."""
-    kind: Kind = "trial" if scored.value is not None else "failed"
-    return replace(
-        record, kind=kind, value=scored.value, constraints=scored.constraints,
-        fits=scored.fits, reason=scored.reason, measured=scored.measured, oom=scored.oom,
-        noise=scored.noise, disturbed=scored.disturbed, looks=scored.looks,
-        unexplained=scored.unexplained, probe=scored.probe,
-    )  # fmt: skip
 
 
 def _drop(study: Study, number: int) -> None:
@@ -389,9 +378,7 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     if run_dir is None:
         store = StudyStore(None, storage, study_name, job_key, bill.job.name)
         return search.measure_all(store, who, trials, resume=resume)
-    space = search.priced.identity
-    header = {"job_key": job_key, "score": search.score, "measured": "yes", "space": space}
-    with TrialLog(run_dir, header, resume=resume) as log:
+    with TrialLog(run_dir, search.header(job_key), resume=resume) as log:
         log.gather()
         store = StudyStore(log, storage, study_name, job_key, bill.job.name)
         return search.measure_all(store, who, trials, resume=resume)

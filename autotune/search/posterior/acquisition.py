@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.search.posterior.kernel import Amplitudes, Observed
     from autotune.search.posterior.measurements import History
-    from autotune.search.priced import Priced
+    from autotune.search.priced import Part, Priced
 
     Indices = NDArray[np.intp]
 
@@ -255,6 +255,10 @@ class Posterior:
         (2009), eq. 9, for every part by itself.
         """
         return self.comparison(at, to)[2]
+
+    def chief(self) -> Part:
+        """The timed part with the most distinct rows."""
+        return max((self.parts[name] for name in self.timed), key=lambda p: len(p.predicted))
 
     def comparison(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Mean and sd of the difference to a candidate, and by how much a probe there moves it."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.search.posterior.acquisition import Posterior
-    from autotune.search.priced import Part
 
     Indices = NDArray[np.intp]
 
@@ -76,7 +75,7 @@ def bound_of(posterior: Posterior, probability: float = PROBABILITY) -> float:
 
     Without a pick all of it: nothing is known.
     """
-    pick, part = posterior.pick(), _chief(posterior)
+    pick, part = posterior.pick(), posterior.chief()
     if pick is None:
         return 1.0
     exact = [o for o in posterior.known[part.name] if not o.least]
@@ -136,13 +135,9 @@ def _varied(posterior: Posterior, at: Indices, worth: FloatArray, most: int) -> 
     """Those of least worth, few of them alike in the part that varies most."""
     order = np.argsort(worth, kind="stable")[: AMONG * 8]
     order = order[np.isfinite(worth[order])]
-    rows = _chief(posterior).row_of[at[order]]
+    rows = posterior.chief().row_of[at[order]]
     by_row = np.argsort(rows, kind="stable")
     first = np.searchsorted(rows[by_row], rows[by_row], side="left")
     place = np.empty(len(rows), np.intp)
     place[by_row] = np.arange(len(rows)) - first
     return at[order[place < ALIKE][:most]]
-
-
-def _chief(posterior: Posterior) -> Part:
-    return max((posterior.parts[name] for name in posterior.timed), key=lambda p: len(p.predicted))

@@ -124,7 +124,7 @@ def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: F
 
 def _alike(posterior: Posterior, at: Indices, measured: list[int]) -> Indices:
     """Places in `at` that share the chief part's signature with a measured one, the cheapest."""
-    chief = max((posterior.parts[name] for name in posterior.timed), key=lambda p: len(p.predicted))
+    chief = posterior.chief()
     rows, found = chief.row_of[at], []
     for index in measured:
         same = np.flatnonzero(rows == chief.row_of[index])

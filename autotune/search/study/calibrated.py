@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from optuna.samplers import BaseSampler
 
-from autotune.domain.errors import InputError
 from autotune.search.posterior.acquisition import Posterior, Proposal
 from autotune.search.posterior.costs import SHORTLIST
 from autotune.search.posterior.lookahead import next_probe, only_broke
 from autotune.search.posterior.measurements import history_of
 from autotune.search.posterior.together import next_of_several
-from autotune.search.study.journal import IDENTITY
+from autotune.search.study.journal import IDENTITY, check_identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,12 +137,9 @@ class CalibratedSampler(BaseSampler):
         """A study belongs to one job and space; measurements of another would mislead."""
         if self._agreed:
             return
-        found = study.user_attrs.get(IDENTITY)
-        if found is None:
+        check_identity(study, self._priced.identity)
+        if IDENTITY not in study.user_attrs:
             study.set_user_attr(IDENTITY, self._priced.identity)
-        elif found != self._priced.identity:
-            msg = f"the study {study.study_name!r} holds measurements of another job or space"
-            raise InputError(msg, "name another study, or tune the job that it was made for")
         self._agreed = True
 
     def _next(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from optuna.study import Study
+
     from autotune.search.axes import Axis, ParamValue
     from autotune.search.study.record import TrialRecord
 
@@ -113,6 +115,13 @@ def other_space(record: TrialRecord) -> InputError:
     """What to say of a recorded trial whose parameters this search has not."""
     msg = f"trial {record.number} of the record is not in this search space"
     return InputError(msg, OTHER_SPACE)
+
+
+def check_identity(study: Study, identity: str) -> None:
+    """Raise InputError for a study of another job or space, whose measurements would mislead."""
+    if study.user_attrs.get(IDENTITY) not in {None, identity}:
+        msg = f"the study {study.study_name!r} holds measurements of another job or space"
+        raise InputError(msg, "name another study, or tune the job that it was made for")
 
 
 def _distribution(axis: Axis) -> str:
