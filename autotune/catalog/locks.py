@@ -40,14 +40,11 @@ class NoLocks(OSError):  # noqa: N818 - the name is the condition, as in FileNot
     """The file system has no locks, so two writers could not be told apart."""
 
 
-def is_held_elsewhere(folder: Path) -> InputError:
-    """What a run says of a folder that another process works in."""
-    msg = f"{near(folder)} is in use by another process"
-    return InputError(msg, "wait for it to end, or choose another --run")
-
-
-def has_no_locks(folder: Path, error: NoLocks) -> InputError:
-    """What a run says of a folder that cannot be locked."""
+def unlocked(folder: Path, error: NoLocks | None = None) -> InputError:
+    """What a run says of a folder that it has no lock of. error: None where another has it."""
+    if error is None:
+        msg = f"{near(folder)} is in use by another process"
+        return InputError(msg, "wait for it to end, or choose another --run")
     msg = f"{near(folder)} cannot be locked by one process: {error.strerror}"
     hint = "choose a folder on a local disk with --run, or mount this one with locks"
     return InputError(msg, hint)

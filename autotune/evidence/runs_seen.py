@@ -14,13 +14,7 @@ import math
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from autotune.catalog.files import (
-    home_dir,
-    kept_entries,
-    merging,
-    set_aside,
-    write_json,
-)
+from autotune.catalog.files import home_dir, kept_entries, merging, set_aside, write_json
 from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption

@@ -29,14 +29,7 @@ from autotune.app.runs.folder import (
     usable,
 )
 from autotune.catalog.files import is_scratch, write_new, write_whole
-from autotune.catalog.locks import (
-    LOCK_FILE,
-    Lock,
-    NoLocks,
-    has_no_locks,
-    is_held_elsewhere,
-    take,
-)
+from autotune.catalog.locks import LOCK_FILE, Lock, NoLocks, take, unlocked
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
 from autotune.domain.paths import near, whole
 from autotune.domain.secrets import without_secrets
@@ -126,7 +119,7 @@ def _named(asked: Identity, folder: Path, *, resume: bool) -> _Held:
         except FileNotFoundError:  # its owner was refused a moment ago, and took it away
             lock = _made_and_locked(asked, folder, resume=resume)
     if lock is None:
-        raise is_held_elsewhere(folder)
+        raise unlocked(folder)
     return _begun(asked, folder, lock, resume=resume)
 
 
@@ -157,7 +150,7 @@ def _lock(folder: Path) -> Lock | None:
     try:
         return take(folder / LOCK_FILE)
     except NoLocks as error:
-        raise has_no_locks(folder, error) from None
+        raise unlocked(folder, error) from None
 
 
 def new_run_dir(job: Job, now: datetime | None = None) -> Path:

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import (
-    home_dir,
-    kept_entries,
-    merging,
-    set_aside,
-    write_json,
-)
+from autotune.catalog.files import home_dir, kept_entries, merging, set_aside, write_json
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:

@@ -13,13 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.devices import local_host
-from autotune.catalog.files import (
-    kept_entries,
-    machines_dir,
-    merging,
-    set_aside,
-    write_json,
-)
+from autotune.catalog.files import kept_entries, machines_dir, merging, set_aside, write_json
 from autotune.catalog.local import processor_name
 from autotune.domain.device import FACT_NAMES, Fact, MachineFacts
 from autotune.probe.device import fingerprint

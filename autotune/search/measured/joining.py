@@ -19,11 +19,7 @@ from autotune.frozen import dataclass
 from autotune.search.study.backends import close
 from autotune.search.study.journal import IDENTITY, JOB_KEY, JOB_NAME, check_identity
 from autotune.search.study.owner import Owner
-from autotune.search.study.record import (
-    WORKERS_FOLDER,
-    TrialLog,
-    records_of_workers,
-)
+from autotune.search.study.record import WORKERS_FOLDER, TrialLog, records_of_workers
 from autotune.search.study.storage import joined_study, shared_study
 from autotune.search.study.turns import LEASE_S, SharedStudy
 

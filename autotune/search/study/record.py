@@ -15,14 +15,7 @@ from dataclasses import field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from autotune.catalog.files import append_synced, write_whole
-from autotune.catalog.locks import (
-    LOCK_FILE,
-    NoLocks,
-    has_no_locks,
-    hold,
-    is_held,
-    is_held_elsewhere,
-)
+from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, is_held, unlocked
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.frozen import dataclass
@@ -196,9 +189,9 @@ class TrialLog:
         try:
             ours = hold(self._file.fileno(), self.path)
         except NoLocks as error:
-            raise has_no_locks(run_dir, error) from None
+            raise unlocked(run_dir, error) from None
         if not ours:
-            raise is_held_elsewhere(run_dir)
+            raise unlocked(run_dir)
 
     def _continue(self, run_dir: Path, *, resume: bool) -> None:
         """Finished trials are never started over by accident."""
