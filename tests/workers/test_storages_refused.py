@@ -9,6 +9,7 @@ import os
 import sqlite3
 import time
 from contextlib import closing
+from copy import copy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -368,11 +369,11 @@ def test_a_leader_names_its_job_in_the_study(tmp_path: Path) -> None:
     with leading(search, place, {"version": "1"}, resume=False):
         study, _ = terms_of(place.run_dir, None, "run")
     assert study.user_attrs[JOB_NAME] == bill.job.name
-    other = SimpleNamespace(**vars(search) | {"priced": SimpleNamespace(identity="another")})
-    other.score = search.score
+    other = copy(search)
+    other.priced = SimpleNamespace(identity="another")  # type: ignore[assignment]
     with (
         pytest.raises(InputError, match="another job or search space"),
-        joining(other, study, place, Owner.here()),  # type: ignore[arg-type]
+        joining(other, study, place, Owner.here()),
     ):
         pass
 

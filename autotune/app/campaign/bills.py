@@ -69,7 +69,8 @@ def bills_of(
         priced = price(job, space, lambda _: None)
         warnings |= dict.fromkeys(priced.warnings)
         row = []
-        opened = opened_bills(priced, len(job.offers))
+        question = priced.job, priced.space
+        opened = opened_bills(question, priced.bill, priced.calibration, len(job.offers))
         for offer in range(len(job.offers)):
             bill = opened[offer] if offer in opened else bill_of_offer(priced.bill, offer)
             found, notes = _best(bill, objective, fidelity, progress)

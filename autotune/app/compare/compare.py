@@ -100,7 +100,8 @@ def _compare_one(
     rows: list[Compared] = []
     infeasible: list[NotFitting] = []
     bills: dict[Offer, Bill] = {}
-    opened = opened_bills(priced, len(job.offers))
+    question = priced.job, priced.space
+    opened = opened_bills(question, priced.bill, priced.calibration, len(job.offers))
     for number, offer in enumerate(wide.offers):
         bill = bill_of_offer(priced.bill, number)
         chosen = selection.best_index(bill, options.objective, job.limits)

@@ -31,7 +31,6 @@ from autotune.space.enumerate import PLAIN, knob_levels, why_closed, with_open, 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.app.tune.priced import Priced
     from autotune.cost.bill import Bill
     from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.candidates import SearchSpace
@@ -215,15 +214,20 @@ def last_resort(question: Question, calibration: Calibration) -> Question | None
     return resort and resort[0].apply(question)
 
 
-def opened_bills(priced: Priced, offers: int) -> dict[int, Bill]:
-    """Bills of those of the first `offers` on which nothing fits until a neutral knob is opened."""
-    job, bill = priced.job, priced.bill
+def opened_bills(
+    question: Question, bill: Bill, calibration: Calibration, offers: int
+) -> dict[int, Bill]:
+    """The bill of each of the first `offers` on which nothing fits until a neutral knob is opened.
+
+    bill: of the question as it is.
+    """
+    job, space = question
     fitting = set(bill.candidates.codes[OFFER][choosable(bill)].tolist())
     unfit = [number for number in range(offers) if number not in fitting]
     if not unfit:
         return {}
     alone = replace(job, offers=tuple(job.offers[number] for number in unfit))
-    found = _last_resorts((alone, priced.space), priced.calibration)
+    found = _last_resorts((alone, space), calibration)
     return {unfit[number]: opened for number, opened in found}
 
 
