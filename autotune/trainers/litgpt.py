@@ -53,12 +53,60 @@ class LitGpt(Trainer):
         return not set(values) & JOB_KEYS and (weights or bool(inside))
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
-        """The job that the file states."""
-        return read_file(values, name)
+        """The job that the file states. Raises InputError where the total cannot be split."""
+        keys, schema = Keys(values, name), schema_of("litgpt")
+        # AdamW without arguments, which takes foreach: utils.py, instantiate_torch_optimizer
+        defaults = {**HF_DEFAULTS, "num_dataloader_workers": 4, "optimizer": "adamw_torch"}
+        parsed = Parsed("litgpt", defaults=defaults)
+        model = keys.word("checkpoint_dir") or keys.word("initial_checkpoint_dir") or _named(keys)
+        if model is not None:
+            parsed.values["model"] = model.removeprefix("checkpoints/")
+        devices = keys.get("devices")
+        parsed.devices = keys.whole("devices", low=1) if devices != "auto" else None
+        _read_batch(keys, parsed)
+        _read_method(keys, parsed)
+        _read_strategy(parsed)
+        parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
+        _read_evaluation(keys, parsed)
+        steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
+        steps = steps or _steps_of_tokens(keys, parsed)
+        if steps is None and epochs is None:
+            epochs = float(schema.default("train.epochs"))
+            parsed.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
+        parsed.part("train", steps=steps, epochs=None if steps else epochs or None)
+        parsed.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
+        read_words(keys, parsed, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
+        if keys.switch("optimizer.init_args.fused"):
+            parsed.knobs["optimizer"] = "adamw_torch_fused"
+        precision = keys.word("precision")
+        if precision in PRECISION:
+            parsed.knobs["precision"] = PRECISION[precision]
+            if precision in {"bf16-mixed", "16-mixed", "32-true"}:
+                parsed.part("method", base=parsed.values["method"].get("base") or "32bit")
+                parsed.autocast = True
+            elif precision == "bf16-true" and parsed.values["method"]["kind"] == "lora":
+                parsed.knobs["adapter_dtype"] = "bf16"  # all weights are
+        elif precision is not None:
+            parsed.note(
+                "precision", precision, "no such precision here; the device's own is counted"
+            )
+        leave_rest(keys, parsed)
+        return parsed
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The keys that say it; the accumulation follows from the total batch."""
-        return spell(knob, value, target)
+        if knob == "gradient_accumulation_steps":
+            return {}
+        if knob == "optimizer" and value in _FUSED and not target.has("optimizer"):
+            whole = {"optimizer.class_path": "torch.optim.AdamW", "optimizer.init_args.fused": True}
+            return whole if _FUSED[value] else {}
+        named = target.values.get("optimizer")
+        class_path = named.get("class_path") if isinstance(named, dict) else None
+        if knob == "optimizer" and value in _FUSED and class_path == "torch.optim.AdamW":
+            return {"optimizer.init_args.fused": _FUSED[value]}
+        if knob in WORDS and (knob != "num_dataloader_workers" or target.has("data.init_args")):
+            return say(knob, value, WORDS, ())
+        return "litgpt's YAML has no key for it"
 
     def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - it has one of its own
         """One command a method."""
@@ -72,7 +120,22 @@ class LitGpt(Trainer):
 
     def export(self, plan: Plan) -> Export:
         """The YAML and run.sh, and what the YAML cannot say."""
-        return write_file(plan, self)
+        if plan.quantized and plan.offer.count > 1:
+            msg = f"litgpt has no {plan.job.method.base} base on several GPUs"
+            raise InputError(msg, "export another format, or take one device")
+        if plan.config.precision == "fp8":
+            msg = "litgpt's recipes cannot say precision fp8"
+            raise InputError(msg, "export hf or trl, or take bf16")
+        done = {"precision": plan.config.precision, "attention": "sdpa"}
+        if plan.offer.count > 1:  # its strategy shards whatever it is told
+            done["sharding"] = "fsdp"
+        beside = {"sharding"} if plan.config.sharding == "none" else set[str]()
+        values, notes = with_knobs(_contract(plan), plan, self, done, beside)
+        files = {
+            self.file: as_yaml(values),
+            "run.sh": trainer_sh(plan, self.commands(plan, self.file), [self.file]),
+        }
+        return Export(files, (*notes, *_notes(plan)))
 
 
 _BESIDE_WEIGHTS = {  # other programs have a checkpoint_dir too
@@ -102,46 +165,6 @@ WORDS: Words = {
     "checkpoint_every_steps": (Word("train.save_interval"),),
     "num_dataloader_workers": (Word("data.init_args.num_workers"), Word("data.num_workers")),
 }
-
-
-def read_file(values: Mapping[str, Any], name: str) -> Parsed:
-    """The job that the file states. Raises InputError where the total cannot be split."""
-    keys, schema = Keys(values, name), schema_of("litgpt")
-    # AdamW without arguments, which takes foreach: utils.py, instantiate_torch_optimizer
-    defaults = {**HF_DEFAULTS, "num_dataloader_workers": 4, "optimizer": "adamw_torch"}
-    parsed = Parsed("litgpt", defaults=defaults)
-    model = keys.word("checkpoint_dir") or keys.word("initial_checkpoint_dir") or _named(keys)
-    if model is not None:
-        parsed.values["model"] = model.removeprefix("checkpoints/")
-    devices = keys.get("devices")
-    parsed.devices = keys.whole("devices", low=1) if devices != "auto" else None
-    _read_batch(keys, parsed)
-    _read_method(keys, parsed)
-    _read_strategy(parsed)
-    parsed.part("data", max_length=keys.whole("train.max_seq_length", low=1))
-    _read_evaluation(keys, parsed)
-    steps, epochs = keys.whole("train.max_steps", low=1), keys.number("train.epochs")
-    steps = steps or _steps_of_tokens(keys, parsed)
-    if steps is None and epochs is None:
-        epochs = float(schema.default("train.epochs"))
-        parsed.note("train.epochs", f"{epochs:g}", f"not in the file; that of {schema.newest}")
-    parsed.part("train", steps=steps, epochs=None if steps else epochs or None)
-    parsed.defaults["checkpoint_every_steps"] = schema.default("train.save_interval")
-    read_words(keys, parsed, "checkpoint_every_steps", "num_dataloader_workers", own=WORDS)
-    if keys.switch("optimizer.init_args.fused"):
-        parsed.knobs["optimizer"] = "adamw_torch_fused"
-    precision = keys.word("precision")
-    if precision in PRECISION:
-        parsed.knobs["precision"] = PRECISION[precision]
-        if precision in {"bf16-mixed", "16-mixed", "32-true"}:
-            parsed.part("method", base=parsed.values["method"].get("base") or "32bit")
-            parsed.autocast = True
-        elif precision == "bf16-true" and parsed.values["method"]["kind"] == "lora":
-            parsed.knobs["adapter_dtype"] = "bf16"  # all weights are
-    elif precision is not None:
-        parsed.note("precision", precision, "no such precision here; the device's own is counted")
-    leave_rest(keys, parsed)
-    return parsed
 
 
 def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
@@ -199,22 +222,6 @@ def _steps_of_tokens(keys: Keys, parsed: Parsed) -> int | None:
 # AdamW by name takes foreach; arguments of a mapping reach it as they are. Source: litgpt 0.5.12
 # utils.py, instantiate_torch_optimizer.
 _FUSED: Mapping[KnobValue, bool] = {"adamw_torch": False, "adamw_torch_fused": True}
-
-
-def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
-    """The keys that say it; the accumulation follows from the total batch."""
-    if knob == "gradient_accumulation_steps":
-        return {}
-    if knob == "optimizer" and value in _FUSED and not target.has("optimizer"):
-        whole = {"optimizer.class_path": "torch.optim.AdamW", "optimizer.init_args.fused": True}
-        return whole if _FUSED[value] else {}
-    named = target.values.get("optimizer")
-    class_path = named.get("class_path") if isinstance(named, dict) else None
-    if knob == "optimizer" and value in _FUSED and class_path == "torch.optim.AdamW":
-        return {"optimizer.init_args.fused": _FUSED[value]}
-    if knob in WORDS and (knob != "num_dataloader_workers" or target.has("data.init_args")):
-        return say(knob, value, WORDS, ())
-    return "litgpt's YAML has no key for it"
 
 
 def _read_batch(keys: Keys, parsed: Parsed) -> None:
@@ -283,26 +290,6 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
 _TRUE = {"bf16": "bf16-true", "fp16": "16-true", "fp32": "32-true", "tf32": "32-true"}
 _MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "fp32": "32-true", "tf32": "32-true"}
 _QUANTIZE = {"nf4": "bnb.nf4-dq", "int8": "bnb.int8-training"}
-
-
-def write_file(plan: Plan, trainer: Trainer) -> Export:
-    """The YAML and run.sh, and what the YAML cannot say."""
-    if plan.quantized and plan.offer.count > 1:
-        msg = f"litgpt has no {plan.job.method.base} base on several GPUs"
-        raise InputError(msg, "export another format, or take one device")
-    if plan.config.precision == "fp8":
-        msg = "litgpt's recipes cannot say precision fp8"
-        raise InputError(msg, "export hf or trl, or take bf16")
-    done = {"precision": plan.config.precision, "attention": "sdpa"}
-    if plan.offer.count > 1:  # its strategy shards whatever it is told
-        done["sharding"] = "fsdp"
-    beside = {"sharding"} if plan.config.sharding == "none" else set[str]()
-    values, notes = with_knobs(_contract(plan), plan, trainer, done, beside)
-    files = {
-        trainer.file: as_yaml(values),
-        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
-    }
-    return Export(files, (*notes, *_notes(plan)))
 
 
 def refuse_method(job: Job) -> None:

@@ -76,8 +76,35 @@ class Swift(Trainer):
     software: ClassVar[Mapping[str, str]] = {"trainer": "transformers"}
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
-        """The job that the arguments state."""
-        return read_file(values, name)
+        """The job that the arguments state.
+
+        Raises:
+            InputError: A value of the wrong kind, or a tuner that is not priced.
+        """
+        keys = Keys(values, name)
+        defaults = {
+            **HF_DEFAULTS, "micro_batch_size": 1, "activation_checkpointing": "full",
+            "precision": "bf16",
+        }  # fmt: skip
+        parsed = Parsed("swift", defaults=defaults)
+        if (model := keys.word("model")) is not None:
+            parsed.values["model"] = model
+        read_batch(keys, parsed)
+        _read_step(keys, parsed)
+        read_length_of_run(keys, parsed, EPOCHS)
+        _read_method(keys, parsed)
+        _read_data(keys, parsed)
+        _read_dtype(keys, parsed)
+        _read_attention(keys, parsed)
+        _read_sharding(keys, parsed)
+        read_shared(keys, parsed)
+        _read_evaluation(keys, parsed)
+        read_words(keys, parsed, "packing")
+        if (other := keys.word("optimizer")) is not None:  # muon, galore, lorap, ...
+            keep_optimizer(parsed, "optimizer", other)
+        leave_rest(keys, parsed)
+        parsed.datasets = _named(keys)
+        return parsed
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The arguments that say it."""
@@ -110,38 +137,6 @@ def _spell_sharding(target: Target) -> Changes | str:
     if not named:
         return "ms-swift brings no config of DeepSpeed or FSDP for that"
     return {"deepspeed": stated if stated in named else named[-1], **target.gone("fsdp")}
-
-
-def read_file(values: Mapping[str, Any], name: str) -> Parsed:
-    """The job that the arguments state.
-
-    Raises:
-        InputError: A value of the wrong kind, or a tuner that is not priced.
-    """
-    keys = Keys(values, name)
-    defaults = {
-        **HF_DEFAULTS, "micro_batch_size": 1, "activation_checkpointing": "full",
-        "precision": "bf16",
-    }  # fmt: skip
-    parsed = Parsed("swift", defaults=defaults)
-    if (model := keys.word("model")) is not None:
-        parsed.values["model"] = model
-    read_batch(keys, parsed)
-    _read_step(keys, parsed)
-    read_length_of_run(keys, parsed, EPOCHS)
-    _read_method(keys, parsed)
-    _read_data(keys, parsed)
-    _read_dtype(keys, parsed)
-    _read_attention(keys, parsed)
-    _read_sharding(keys, parsed)
-    read_shared(keys, parsed)
-    _read_evaluation(keys, parsed)
-    read_words(keys, parsed, "packing")
-    if (other := keys.word("optimizer")) is not None:  # muon, galore, lorap, ...
-        keep_optimizer(parsed, "optimizer", other)
-    leave_rest(keys, parsed)
-    parsed.datasets = _named(keys)
-    return parsed
 
 
 def _read_step(keys: Keys, parsed: Parsed) -> None:

@@ -46,12 +46,52 @@ class Torchtune(Trainer):
         return isinstance(model, dict) and "_component_" in model
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
-        """The job that the file states."""
-        return read_file(values, name)
+        """The job that the file states; the model's component says what is trained and how."""
+        keys = Keys(_interpolated(values, values), name)
+        defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+        parsed = Parsed("torchtune", defaults=defaults)
+        parsed.knobs["sharding"] = (
+            "fsdp"  # every recipe for several devices: recipes/*_distributed.py
+        )
+        for knob in WORDS:
+            read_words(keys, parsed, knob, own=WORDS)
+            if knob in _UNSTATED:
+                parsed.knobs.setdefault(knob, _UNSTATED[knob])
+        steps = keys.whole("max_steps_per_epoch", low=1)
+        if steps:
+            why = "priced as if each epoch ran over all rows; --set train.steps=N counts it"
+            parsed.uncounted.append(Uncounted("max_steps_per_epoch", str(steps), why, 0.0, 0.0))
+        parsed.part("train", epochs=keys.number("epochs") or 1.0)
+        _tune_method(keys, parsed)
+        if parsed.values["method"]["kind"] == "lora" and parsed.knobs.get("precision") != "fp32":
+            parsed.knobs["adapter_dtype"] = "bf16"  # its dtype is that of all weights
+        _read_optimizer(keys, parsed)
+        if keys.switch(_OFFLOADING):
+            parsed.knobs["offload"] = "activations"
+        if (keys.word("loss._component_") or "").endswith(".CrossEntropyLoss"):  # torch's own
+            parsed.loss = "upcast"
+        length = keys.whole("tokenizer.max_seq_len", low=1)
+        of_rows = keys.whole(
+            "dataset.max_seq_len", low=1
+        )  # of recipes before 0.3, and own data sets
+        parsed.part("data", max_length=length or of_rows)
+        parsed.saves_per_epoch = 1.0
+        parsed.kept |= {"checkpoint_every_steps", "save_total_limit"}
+        leave_rest(keys, parsed)
+        return parsed
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
-        """The keys that say it; there are few."""
-        return spell(knob, value, target)
+        """The keys that say it; there are few.
+
+        Source: recipes/full_finetune_distributed.py, which raises where activations are offloaded
+        and none is recomputed.
+        """
+        said = say(knob, value, WORDS, ()) if knob in WORDS else {}
+        if said and None not in said.values():
+            if (knob, value) == ("activation_checkpointing", "none") and target.has(_OFFLOADING):
+                return {**said, _OFFLOADING: False}
+            return said
+        return "torchtune's YAML has no key for it"
 
     def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - it has one of its own
         """The recipe for the method and the number of devices."""
@@ -82,38 +122,6 @@ _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _DEEPEST, _MOST, _LONGEST = 5, 20, 500  # references to references; in one text; characters
 
 
-def read_file(values: Mapping[str, Any], name: str) -> Parsed:
-    """The job that the file states; the model's component says what is trained and how."""
-    keys = Keys(_interpolated(values, values), name)
-    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
-    parsed = Parsed("torchtune", defaults=defaults)
-    parsed.knobs["sharding"] = "fsdp"  # every recipe for several devices: recipes/*_distributed.py
-    for knob in WORDS:
-        read_words(keys, parsed, knob, own=WORDS)
-        if knob in _UNSTATED:
-            parsed.knobs.setdefault(knob, _UNSTATED[knob])
-    steps = keys.whole("max_steps_per_epoch", low=1)
-    if steps:
-        why = "priced as if each epoch ran over all rows; --set train.steps=N counts it"
-        parsed.uncounted.append(Uncounted("max_steps_per_epoch", str(steps), why, 0.0, 0.0))
-    parsed.part("train", epochs=keys.number("epochs") or 1.0)
-    _tune_method(keys, parsed)
-    if parsed.values["method"]["kind"] == "lora" and parsed.knobs.get("precision") != "fp32":
-        parsed.knobs["adapter_dtype"] = "bf16"  # its dtype is that of all weights
-    _read_optimizer(keys, parsed)
-    if keys.switch(_OFFLOADING):
-        parsed.knobs["offload"] = "activations"
-    if (keys.word("loss._component_") or "").endswith(".CrossEntropyLoss"):  # torch's own
-        parsed.loss = "upcast"
-    length = keys.whole("tokenizer.max_seq_len", low=1)
-    of_rows = keys.whole("dataset.max_seq_len", low=1)  # of recipes before 0.3, and own data sets
-    parsed.part("data", max_length=length or of_rows)
-    parsed.saves_per_epoch = 1.0
-    parsed.kept |= {"checkpoint_every_steps", "save_total_limit"}
-    leave_rest(keys, parsed)
-    return parsed
-
-
 _OPTIMIZERS: Mapping[str, KnobValue] = {  # of its component -> the knob's value
     "torch.optim.AdamW": "adamw_torch", "torch.optim.Adam": "adamw_torch",
     "bitsandbytes.optim.AdamW8bit": "adamw_bnb_8bit", "bitsandbytes.optim.AdamW": "adamw_torch",
@@ -141,20 +149,6 @@ def _read_optimizer(keys: Keys, parsed: Parsed) -> None:
         parsed.kept.add("gradient_accumulation_steps")  # the recipe refuses any but one
         why = "one gradient at a time is counted; how fast its many small steps are is not measured"
         parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.15))
-
-
-def spell(knob: str, value: KnobValue, target: Target) -> Changes | str:
-    """The keys that say it; there are few.
-
-    Source: recipes/full_finetune_distributed.py, which raises where activations are offloaded and
-    none is recomputed.
-    """
-    said = say(knob, value, WORDS, ()) if knob in WORDS else {}
-    if said and None not in said.values():
-        if (knob, value) == ("activation_checkpointing", "none") and target.has(_OFFLOADING):
-            return {**said, _OFFLOADING: False}
-        return said
-    return "torchtune's YAML has no key for it"
 
 
 def _tune_method(keys: Keys, parsed: Parsed) -> None:

@@ -64,7 +64,35 @@ class Unsloth(Trainer):
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
         """The job that the calls state; a base in 4 bits unless they say otherwise."""
-        return read_file(values, name)
+        keys = Keys(values, name)
+        defaults = {**TRL_DEFAULTS, "precision": "bf16", "activation_checkpointing": "none"}
+        parsed = Parsed("unsloth", defaults=defaults)
+        del parsed.defaults["precision"]
+        read_model(keys, parsed)
+        _plain_name(parsed)
+        read_batch(keys, parsed)
+        read_length_of_run(keys, parsed, EPOCHS)
+        _read_method(keys, parsed)
+        length = _read_length(keys)
+        if length is None:
+            length = 2048
+            parsed.note("data.max_length", length, "not in the file; from_pretrained's default")
+        parsed.part("data", max_length=length, padding=read_padding(keys))
+        read_precision(keys, parsed)
+        recompute = keys.get("use_gradient_checkpointing")
+        if recompute is None:
+            recompute = schema_of("unsloth").default("use_gradient_checkpointing")
+        if recompute is not False:
+            parsed.knobs["activation_checkpointing"] = "full"
+            why = "Unsloth recomputes with its own code; counted as plain checkpointing"
+            parsed.keep("activation_checkpointing", "use_gradient_checkpointing", recompute, why)
+        read_held_out(keys, parsed, *HELD_OUT)
+        read_shared(keys, parsed)
+        packing = keys.switch("packing")
+        parsed.knobs["packing"] = "on" if packing else "off"
+        parsed.kept |= {"attention", "compile", "activation_checkpointing"}
+        leave_rest(keys, parsed)
+        return parsed
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The arguments that say it; kernels are Unsloth's own."""
@@ -83,40 +111,34 @@ class Unsloth(Trainer):
 
     def export(self, plan: Plan) -> Export:
         """The script and run.sh, and what Unsloth does otherwise."""
-        return write_file(plan, self)
-
-
-def read_file(values: Mapping[str, Any], name: str) -> Parsed:
-    """The job that the calls state; a base in 4 bits unless they say otherwise."""
-    keys = Keys(values, name)
-    defaults = {**TRL_DEFAULTS, "precision": "bf16", "activation_checkpointing": "none"}
-    parsed = Parsed("unsloth", defaults=defaults)
-    del parsed.defaults["precision"]
-    read_model(keys, parsed)
-    _plain_name(parsed)
-    read_batch(keys, parsed)
-    read_length_of_run(keys, parsed, EPOCHS)
-    _read_method(keys, parsed)
-    length = _read_length(keys)
-    if length is None:
-        length = 2048
-        parsed.note("data.max_length", length, "not in the file; from_pretrained's default")
-    parsed.part("data", max_length=length, padding=read_padding(keys))
-    read_precision(keys, parsed)
-    recompute = keys.get("use_gradient_checkpointing")
-    if recompute is None:
-        recompute = schema_of("unsloth").default("use_gradient_checkpointing")
-    if recompute is not False:
-        parsed.knobs["activation_checkpointing"] = "full"
-        why = "Unsloth recomputes with its own code; counted as plain checkpointing"
-        parsed.keep("activation_checkpointing", "use_gradient_checkpointing", recompute, why)
-    read_held_out(keys, parsed, *HELD_OUT)
-    read_shared(keys, parsed)
-    packing = keys.switch("packing")
-    parsed.knobs["packing"] = "on" if packing else "off"
-    parsed.kept |= {"attention", "compile", "activation_checkpointing"}
-    leave_rest(keys, parsed)
-    return parsed
+        if plan.offer.count > 1 or plan.on_cpu:
+            msg = f"Unsloth's calls run on one GPU, and the pick is {plan.offer.label}"
+            raise InputError(msg, "export trl, or tune with one GPU")
+        if plan.config.precision == "fp8":
+            msg = "Unsloth's calls cannot say precision fp8"
+            raise InputError(msg, "export hf or trl, or take bf16")
+        arguments = {
+            key: value
+            for key, value in training_arguments(plan, LEARNING_RATE).items()
+            if key not in _OWN
+        }
+        arguments |= {
+            "max_length": plan.job.max_length, "packing": plan.config.packing == "on",
+            "dataset_text_field": "text",
+        }  # fmt: skip
+        if plan.job.padding == "max_length" and plan.config.packing == "off":
+            arguments["pad_to_multiple_of"] = plan.job.max_length
+        script = _SCRIPT.format(
+            load=_call(_load(plan), ""), adapters=_adapters(plan),
+            data=json.dumps(plan.job.dataset_path or "path/to/rows.jsonl"),
+            arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
+            resume=_resume(plan) if plan.may_be_interrupted else "",
+        )  # fmt: skip
+        files = {
+            self.file: script,
+            "run.sh": trainer_sh(plan, self.commands(plan, self.file), [self.file]),
+        }
+        return Export(files, tuple(_notes(plan)))
 
 
 def _read_length(keys: Keys) -> int | None:
@@ -183,38 +205,6 @@ model, tokenizer = FastLanguageModel.from_pretrained({load})
 trainer.train({resume})
 trainer.save_model({output})
 '''
-
-
-def write_file(plan: Plan, trainer: Trainer) -> Export:
-    """The script and run.sh, and what Unsloth does otherwise."""
-    if plan.offer.count > 1 or plan.on_cpu:
-        msg = f"Unsloth's calls run on one GPU, and the pick is {plan.offer.label}"
-        raise InputError(msg, "export trl, or tune with one GPU")
-    if plan.config.precision == "fp8":
-        msg = "Unsloth's calls cannot say precision fp8"
-        raise InputError(msg, "export hf or trl, or take bf16")
-    arguments = {
-        key: value
-        for key, value in training_arguments(plan, LEARNING_RATE).items()
-        if key not in _OWN
-    }
-    arguments |= {
-        "max_length": plan.job.max_length, "packing": plan.config.packing == "on",
-        "dataset_text_field": "text",
-    }  # fmt: skip
-    if plan.job.padding == "max_length" and plan.config.packing == "off":
-        arguments["pad_to_multiple_of"] = plan.job.max_length
-    script = _SCRIPT.format(
-        load=_call(_load(plan), ""), adapters=_adapters(plan),
-        data=json.dumps(plan.job.dataset_path or "path/to/rows.jsonl"),
-        arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
-        resume=_resume(plan) if plan.may_be_interrupted else "",
-    )  # fmt: skip
-    files = {
-        trainer.file: script,
-        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
-    }
-    return Export(files, tuple(_notes(plan)))
 
 
 def _resume(plan: Plan) -> str:

@@ -76,35 +76,6 @@ _FSDP_CHECKPOINTING = (
 _EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
 
 
-def read_file(values: Mapping[str, Any], name: str) -> Parsed:
-    """The job that the file states. Raises InputError for a value of the wrong kind."""
-    keys = Keys(values, name)
-    defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
-    parsed = Parsed("axolotl", defaults=defaults)
-    model = keys.word("base_model")
-    if model is not None:
-        parsed.values["model"] = model
-    _read_batch(keys, parsed)
-    read_length_of_run(keys, parsed, _EPOCHS)
-    _read_method(keys, parsed)
-    _read_data(keys, parsed)
-    read_precision(keys, parsed)
-    _read_attention(keys, parsed)
-    read_loading(keys, parsed)
-    read_syncing(keys, parsed)
-    _read_saving(keys, parsed)
-    read_compile(keys, parsed)
-    read_optimizer(keys, parsed, WORDS)
-    read_words(keys, parsed, "length_grouping")
-    _read_checkpointing(keys, parsed)
-    _read_evaluation(keys, parsed)
-    _read_sharding(keys, parsed)
-    read_plugins(keys, parsed)
-    read_fused_adapters(keys, parsed)
-    leave_rest(keys, parsed)
-    return parsed
-
-
 def _read_batch(keys: Keys, parsed: Parsed) -> None:
     """batch_size is the total of one device's step, an older way to say the accumulation."""
     micro = keys.whole("micro_batch_size", low=1)
@@ -285,8 +256,32 @@ class Axolotl(Trainer):
     runs_on = ("transformers", "trl")
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
-        """The job that the file states."""
-        return read_file(values, name)
+        """The job that the file states. Raises InputError for a value of the wrong kind."""
+        keys = Keys(values, name)
+        defaults = {**HF_DEFAULTS, "micro_batch_size": 1}
+        parsed = Parsed("axolotl", defaults=defaults)
+        model = keys.word("base_model")
+        if model is not None:
+            parsed.values["model"] = model
+        _read_batch(keys, parsed)
+        read_length_of_run(keys, parsed, _EPOCHS)
+        _read_method(keys, parsed)
+        _read_data(keys, parsed)
+        read_precision(keys, parsed)
+        _read_attention(keys, parsed)
+        read_loading(keys, parsed)
+        read_syncing(keys, parsed)
+        _read_saving(keys, parsed)
+        read_compile(keys, parsed)
+        read_optimizer(keys, parsed, WORDS)
+        read_words(keys, parsed, "length_grouping")
+        _read_checkpointing(keys, parsed)
+        _read_evaluation(keys, parsed)
+        _read_sharding(keys, parsed)
+        read_plugins(keys, parsed)
+        read_fused_adapters(keys, parsed)
+        leave_rest(keys, parsed)
+        return parsed
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The keys that say it."""
@@ -303,8 +298,28 @@ class Axolotl(Trainer):
         return max(runs for first, runs in RUNS.items() if first <= stated), job.software.trl
 
     def export(self, plan: Plan) -> Export:
-        """The YAML and run.sh, and what the YAML cannot say."""
-        return write_file(plan, self, plan.trainer or self.known[1])
+        """The YAML in the words of its version and run.sh, and what the YAML cannot say."""
+        refuse_wide_base(plan, self.name, trains_wide=plan.config.sharding == "fsdp")
+        _refuse_sharded_states(plan)
+        by_launcher = plan.config.sharding in {"none", "ddp", *ZERO_STAGE}
+        beside = {"sharding"} if by_launcher else set[str]()
+        values, notes = with_knobs(_contract(plan), plan, self, beside=beside)
+        if is_pure_16bit(plan):  # mixed precision would make fp32 of what is trained
+            values |= {"bf16": False, "bfloat16": True}
+        notes.append(
+            f"learning_rate {LEARNING_RATE:g} is TRL's default: axolotl has none, and refuses to "
+            "start without one"
+        )
+        _say_attention(values, plan, plan.trainer or self.known[1])
+        files = deepspeed_file(plan, values)
+        if plan.may_be_interrupted:
+            values["auto_resume_from_checkpoints"] = True
+        files |= {
+            self.file: as_yaml(values),
+            "run.sh": trainer_sh(plan, self.commands(plan, self.file), [self.file]),
+        }
+        notes += trainer_notes(plan, self.name, evaluates=False, pads=True)
+        return Export(files, tuple(notes))
 
 
 # The transformers that a release pins.
@@ -314,30 +329,6 @@ RUNS: dict[Version, Version] = {
     (0, 20): (5, 17, 0), (0, 21): (5, 20, 1),
 }  # fmt: skip
 ONE_ATTENTION: Version = (0, 17)  # attn_implementation rules; before, one switch a kernel
-
-
-def write_file(plan: Plan, trainer: Trainer, version: Version) -> Export:
-    """The YAML in the words of `version` and run.sh, and what the YAML cannot say."""
-    refuse_wide_base(plan, trainer.name, trains_wide=plan.config.sharding == "fsdp")
-    _refuse_sharded_states(plan)
-    beside = {"sharding"} if plan.config.sharding in {"none", "ddp", *ZERO_STAGE} else set[str]()
-    values, notes = with_knobs(_contract(plan), plan, trainer, beside=beside)
-    if is_pure_16bit(plan):  # mixed precision would make fp32 of what is trained
-        values |= {"bf16": False, "bfloat16": True}
-    notes.append(
-        f"learning_rate {LEARNING_RATE:g} is TRL's default: axolotl has none, and refuses to "
-        "start without one"
-    )
-    _say_attention(values, plan, version)
-    files = deepspeed_file(plan, values)
-    if plan.may_be_interrupted:
-        values["auto_resume_from_checkpoints"] = True
-    files |= {
-        trainer.file: as_yaml(values),
-        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file), [trainer.file]),
-    }
-    notes += trainer_notes(plan, trainer.name, evaluates=False, pads=True)
-    return Export(files, tuple(notes))
 
 
 def _refuse_sharded_states(plan: Plan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.domain.answer.recommendation import Decisive
 from autotune.trainers.contract import Export, Trainer
@@ -47,9 +47,10 @@ class HuggingFace(Trainer):
     several_machines = True
     config_nearby = True
     stand_in = "hf"
+    masks_prompt: ClassVar[bool] = False  # in rows of a prompt and a completion
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
-        """The job that the arguments state."""
+        """The job that the arguments state, alone or beside those of TRL's ModelConfig."""
         return read_arguments(values, name, self.name)
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
@@ -71,16 +72,21 @@ class HuggingFace(Trainer):
 
     def export(self, plan: Plan) -> Export:
         """The files, and what Trainer cannot say."""
-        arguments = training_arguments(plan, LEARNING_RATE)
+        files = self.scripts(plan, training_arguments(plan, LEARNING_RATE))
+        return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
+
+    def scripts(
+        self, plan: Plan, arguments: dict[str, object], needs: tuple[str, ...] = ()
+    ) -> dict[str, str]:
+        """The arguments in their file, and the scripts around it. needs: packages of train.py."""
         files = {
             self.file: json.dumps(arguments, indent=2) + "\n",
-            "train.py": train_py(plan, "hf.py.txt"),
+            "train.py": train_py(plan, f"{self.name}.py.txt"),
             "accelerate.yaml": accelerate_yaml(plan),
         }
         if prepares(plan):
-            files["prepare.py"] = prepare_py(plan, mask_prompt=False)
-        files |= {"run.sh": run_sh(plan, files, ()), **input_files(plan)}
-        return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
+            files["prepare.py"] = prepare_py(plan, mask_prompt=self.masks_prompt)
+        return {**files, "run.sh": run_sh(plan, files, needs), **input_files(plan)}
 
 
 def _notes(plan: Plan) -> list[str]:

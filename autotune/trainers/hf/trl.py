@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
-from autotune.trainers.contract import Export, Trainer
+from autotune.trainers.contract import Export
 from autotune.trainers.hf.adapter import weights_dtype
 from autotune.trainers.hf.arguments import training_arguments
+from autotune.trainers.hf.hf import HuggingFace
 from autotune.trainers.hf.keys import spell_argument
-from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
-from autotune.trainers.hf.read import read_arguments
-from autotune.trainers.hf.script import prepare_py, train_py
-from autotune.trainers.launch.run_script import input_files, prepares, run_sh
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
     KNOWN,
@@ -33,28 +29,21 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
     from autotune.trainers.contract import Changes, Plan, Target
-    from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 
 LEARNING_RATE = 2e-5  # default of SFTConfig, trl 1.0 to 1.16
 
 
-class Trl(Trainer):
+class Trl(HuggingFace):
     """trl.SFTTrainer; a version after @ is TRL's, transformers is the software profile's."""
 
     name = "trl"
     title = "SFTConfig"
     file = "sft_config.json"
     known = KNOWN["trl"]
-    resumes_with = "resume_from_checkpoint"
-    launched = True
-    several_machines = True
-    config_nearby = True
+    stand_in = "trl"
+    masks_prompt = True
     software: ClassVar[Mapping[str, str]] = {"trainer": "trl"}
-
-    def read(self, values: Mapping[str, Any], name: str) -> Parsed:
-        """The job that the arguments state, alone or beside those of TRL's ModelConfig."""
-        return read_arguments(values, name, self.name)
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The arguments that say it."""
@@ -91,14 +80,7 @@ class Trl(Trainer):
     def export(self, plan: Plan) -> Export:
         """The files, and what SFTTrainer cannot say."""
         arguments = {**training_arguments(plan, LEARNING_RATE), **_sft(plan)}
-        files = {
-            self.file: json.dumps(arguments, indent=2) + "\n",
-            "train.py": train_py(plan, "trl.py.txt"),
-            "accelerate.yaml": accelerate_yaml(plan),
-        }
-        if prepares(plan):
-            files["prepare.py"] = prepare_py(plan, mask_prompt=True)
-        files |= {"run.sh": run_sh(plan, files, ("trl", "datasets")), **input_files(plan)}
+        files = self.scripts(plan, arguments, ("trl", "datasets"))
         return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
 
 

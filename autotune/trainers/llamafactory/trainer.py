@@ -101,8 +101,28 @@ class LlamaFactory(Trainer):
         return RUNS[self.version_of(job, version)[:3]], job.software.trl
 
     def export(self, plan: Plan) -> Export:
-        """The YAML and run.sh, and what the YAML cannot say."""
-        return write_file(plan, self)
+        """The YAML, the launcher's config where it shards, run.sh, and what cannot be said."""
+        refuse_wide_base(plan, self.name, trains_wide=True)
+        if plan.config.precision == "fp8" and plan.job.method.base == "16bit":
+            msg = "LLaMA-Factory trains fp32 weights beside fp8, and 16-bit ones were priced"
+            raise InputError(msg, "export hf or trl, or take bf16")
+        pure = (plan.config.precision, plan.config.adapter_dtype) == ("bf16", "bf16")
+        beside = {"sharding", "adapter_dtype"} if pure else {"sharding"}  # pure_bf16 says both
+        values, notes = with_knobs(_contract(plan), plan, self, beside=beside)
+        _say_dtypes(plan, values)
+        files, launcher = deepspeed_file(plan, values), ""
+        if plan.config.sharding == "fsdp":
+            files = {_LAUNCHER_FILE: accelerate_yaml(plan)}
+            launcher = f"--config_file {_LAUNCHER_FILE} "
+        if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
+            values["enable_jit_checkpoint"] = True
+        files |= {
+            self.file: as_yaml(values),
+            "run.sh": trainer_sh(plan, self.commands(plan, self.file, launcher), [self.file]),
+        }
+        notes.append("template: default must be the one of your model")
+        notes += trainer_notes(plan, self.name, evaluates=False, pads=False)
+        return Export(files, tuple(notes))
 
 
 WORDS: Words = {
@@ -255,31 +275,6 @@ def _read_attention(keys: Keys, parsed: Parsed) -> None:
 # The newest transformers that a release allows.
 RUNS: dict[Version, Version] = {(0, 9, 4): (4, 57, 1), (0, 9, 5): (5, 6, 0)}
 _LAUNCHER_FILE = "accelerate.yaml"
-
-
-def write_file(plan: Plan, trainer: Trainer) -> Export:
-    """The YAML, the launcher's config where it shards, run.sh, and what cannot be said."""
-    refuse_wide_base(plan, trainer.name, trains_wide=True)
-    if plan.config.precision == "fp8" and plan.job.method.base == "16bit":
-        msg = "LLaMA-Factory trains fp32 weights beside fp8, and 16-bit ones were priced"
-        raise InputError(msg, "export hf or trl, or take bf16")
-    pure = (plan.config.precision, plan.config.adapter_dtype) == ("bf16", "bf16")
-    beside = {"sharding", "adapter_dtype"} if pure else {"sharding"}  # pure_bf16 says both
-    values, notes = with_knobs(_contract(plan), plan, trainer, beside=beside)
-    _say_dtypes(plan, values)
-    files, launcher = deepspeed_file(plan, values), ""
-    if plan.config.sharding == "fsdp":
-        files = {_LAUNCHER_FILE: accelerate_yaml(plan)}
-        launcher = f"--config_file {_LAUNCHER_FILE} "
-    if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
-        values["enable_jit_checkpoint"] = True
-    files |= {
-        trainer.file: as_yaml(values),
-        "run.sh": trainer_sh(plan, trainer.commands(plan, trainer.file, launcher), [trainer.file]),
-    }
-    notes.append("template: default must be the one of your model")
-    notes += trainer_notes(plan, trainer.name, evaluates=False, pads=False)
-    return Export(files, tuple(notes))
 
 
 def _say_dtypes(plan: Plan, values: dict[str, Any]) -> None:
