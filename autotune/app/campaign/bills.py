@@ -6,6 +6,7 @@ Ranges are added end to end: runs of one campaign err together, because one mode
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.tune.priced import price
@@ -22,10 +23,10 @@ from autotune.search.alternatives import bill_of_offer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.app.campaign.file import Campaign, Run
+    from autotune.app.campaign.file import Campaign
     from autotune.cost.bill import Bill
     from autotune.domain.answer.limits import LimitOdds
-    from autotune.domain.answer.plan import Hours
+    from autotune.domain.answer.plan import Hours, PlannedRun
     from autotune.domain.device import Offer
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective
@@ -44,14 +45,6 @@ class _Best:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bills:
-    """Every run on every offer, and what was said while pricing."""
-
-    runs: tuple[tuple[RunOnOffer, ...], ...]
-    warnings: tuple[str, ...]
-
-
 def bills_of(
     campaign: Campaign,
     hours: Hours,
@@ -60,8 +53,11 @@ def bills_of(
     fidelity: str,
     space: str | None,
     progress: Callable[[str], None],
-) -> Bills:
-    """The bills. Each distinct job is priced once, over all offers together."""
+) -> tuple[tuple[PlannedRun, ...], tuple[str, ...]]:
+    """Every run with its bill on every offer, and what was said while pricing.
+
+    Each distinct job is priced once, over all offers together.
+    """
     best: list[list[_Best]] = []
     warnings: dict[str, None] = {}
     for number, job in enumerate(campaign.jobs):
@@ -77,14 +73,14 @@ def bills_of(
             warnings |= dict.fromkeys(notes)
             row.append(found)
         best.append(row)
-    runs = tuple(
-        tuple(
+    runs = []
+    for run in campaign.runs:
+        on = (
             _on_offer(run, [best[piece.job][n] for piece in run.pieces], offer, hours)
             for n, offer in enumerate(campaign.offers)
         )
-        for run in campaign.runs
-    )
-    return Bills(runs, tuple(warnings))
+        runs.append(replace(run, on=tuple(on)))
+    return tuple(runs), tuple(warnings)
 
 
 def _best(
@@ -118,7 +114,7 @@ def _busy(bill: Bill, index: int, row: Estimated) -> float:
     return 1.0 - training + training * min(device / micro, 1.0)
 
 
-def _on_offer(run: Run, found: list[_Best], offer: Offer, hours: Hours) -> RunOnOffer:
+def _on_offer(run: PlannedRun, found: list[_Best], offer: Offer, hours: Hours) -> RunOnOffer:
     """One run there: its stages together, or the hours that are stated."""
     model = _modelled(run, found, offer) if found else None
     if run.hours is None or (model is not None and hours == "model"):
@@ -143,7 +139,7 @@ def _refused(reason: str) -> RunOnOffer:
     return RunOnOffer(None, _NOTHING, 0.0, _NOTHING, "model", reason=reason)
 
 
-def _modelled(run: Run, found: list[_Best], offer: Offer) -> RunOnOffer:
+def _modelled(run: PlannedRun, found: list[_Best], offer: Offer) -> RunOnOffer:
     rows: list[tuple[Estimated, int]] = []
     for piece, best in zip(run.pieces, found, strict=True):
         if best.row is None:

@@ -16,25 +16,24 @@ from autotune.domain.units import HOUR_S, format_count, format_range, format_sec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from autotune.app.campaign.file import Campaign, Run
-    from autotune.domain.answer.plan import RunOnOffer
+    from autotune.app.campaign.file import Campaign
+    from autotune.domain.answer.plan import PlannedRun, RunOnOffer
     from autotune.domain.job import Job
+    from autotune.domain.outcome import Estimated
     from autotune.domain.typed.campaign import StatedSection
 
 HOURS_OFF = 0.01  # relative; less is rounding
 NAMED = 3  # devices that get a sentence of their own
 UNLIKE = 1.5  # times longer or shorter than the model before anything is said
 
-Bills = tuple[tuple["RunOnOffer", ...], ...]
 
-
-def contradictions(campaign: Campaign, bills: Bills) -> tuple[str, ...]:
-    """Every contradiction, those that matter most first."""
+def contradictions(campaign: Campaign, runs: Sequence[PlannedRun]) -> tuple[str, ...]:
+    """Every contradiction, those that matter most first. runs: of the campaign, priced."""
     stated = campaign.file.stated
-    found = [*_against_the_model(campaign, bills)]
+    found = [*_against_the_model(campaign, runs)]
     if stated is not None:
         found += _speeds(campaign, stated)
-    found += _elsewhere(campaign, bills)
+    found += _elsewhere(campaign, runs)
     found += _counts(campaign)
     if stated is not None:
         found += _configs(campaign, stated)
@@ -50,25 +49,25 @@ def hours_device(campaign: Campaign) -> str:
     return campaign.offers[0].device.name
 
 
-def _trained(campaign: Campaign) -> list[tuple[Run, Job]]:
+def _trained(campaign: Campaign) -> list[tuple[PlannedRun, Job]]:
     """Training runs with the job of their first stage."""
     return [
         (run, campaign.jobs[run.pieces[0].job]) for run in campaign.runs if run.pieces and run.steps
     ]
 
 
-def _against_the_model(campaign: Campaign, bills: Bills) -> Iterator[str]:
+def _against_the_model(campaign: Campaign, runs: Sequence[PlannedRun]) -> Iterator[str]:
     """Stated hours beside the model's, on the device that they are of."""
     name = hours_device(campaign)
     at = next((n for n, o in enumerate(campaign.offers) if o.device.name == name), None)
     both = [
-        (run, bill[at])
-        for run, bill in zip(campaign.runs, bills, strict=True)
-        if at is not None and run.hours is not None and bill[at].model_s is not None
+        (run, run.on[at])
+        for run in runs
+        if at is not None and run.hours is not None and run.on[at].model_s is not None
     ]
     if not both:
         return
-    stated = sum((r.hours or 0.0) * HOUR_S * r.expected_fraction * r.repeat for r, _ in both)
+    stated = sum((run.stated_s or 0.0) * run.repeat for run, _ in both)
     model = sum((found.model_s or 0.0) * run.repeat for run, found in both)
     if model <= 0 or max(stated / model, model / stated) < UNLIKE:
         return
@@ -89,16 +88,12 @@ def _hours(seconds: float) -> str:
     return f"{hours:,.1f} h" if hours >= 10.0 else f"{hours:.3g} h"  # noqa: PLR2004 - digits
 
 
-def _speed(campaign: Campaign, both: Sequence[tuple[Run, RunOnOffer]]) -> str:
+def _speed(campaign: Campaign, both: Sequence[tuple[PlannedRun, RunOnOffer]]) -> str:
     """The training speed that stated hours imply, and the share of the device that it uses."""
-    trained = [(run, found) for run, found in both if run.steps and found.row is not None]
-    tokens = sum(
-        piece.times * campaign.jobs[piece.job].tokens * run.repeat
-        for run, _ in trained
-        for piece in run.pieces
-    )
+    trained = [(run, row) for run, on in both if run.steps and (row := on.row) is not None]
+    tokens = sum(run.tokens * run.repeat for run, _ in trained)
     seconds = sum((run.hours or 0.0) * HOUR_S * run.repeat for run, _ in trained)
-    rows = [found.row for _, found in trained if found.row is not None]
+    rows = [row for _, row in trained]
     if not tokens or seconds <= 0:
         return ""
     row = max(rows, key=lambda each: each.duration_s.p50)
@@ -106,7 +101,8 @@ def _speed(campaign: Campaign, both: Sequence[tuple[Run, RunOnOffer]]) -> str:
     if row.tokens_per_s <= 0:
         return ""
     share = row.mfu * implied / row.tokens_per_s
-    possible = _possible(campaign, trained, implied)
+    first, its_row = trained[0]
+    possible = _possible(campaign.jobs[first.pieces[0].job], its_row, implied)
     low, high = min(r.tokens_per_s for r in rows), max(r.tokens_per_s for r in rows)
     expected = format_range(low, high, format_count)
     return (
@@ -115,12 +111,9 @@ def _speed(campaign: Campaign, both: Sequence[tuple[Run, RunOnOffer]]) -> str:
     )
 
 
-def _possible(campaign: Campaign, trained: Sequence[tuple[Run, RunOnOffer]], implied: float) -> str:
+def _possible(job: Job, row: Estimated, implied: float) -> str:
     """What speaks against a speed on its device; empty where nothing does."""
-    run, found = trained[0]
-    if found.row is None:
-        return ""
-    rates = rates_of(campaign.jobs[run.pieces[0].job], found.row)
+    rates = rates_of(job, row)
     flop_per_s = implied * rates.flop_per_token
     if flop_per_s > rates.ceiling_flop_per_s:
         return ", which is impossible"
@@ -146,19 +139,19 @@ def _speeds(campaign: Campaign, stated: StatedSection) -> Iterator[str]:
     )
 
 
-def _elsewhere(campaign: Campaign, bills: Bills) -> Iterator[str]:
+def _elsewhere(campaign: Campaign, runs: Sequence[PlannedRun]) -> Iterator[str]:
     """Stated hours of one device priced at the rate of another."""
-    if not any(run.hours is not None for run in campaign.runs):
+    if all(run.hours is None for run in runs):
         return
     name = hours_device(campaign)
     by_device: dict[str, int] = {}
     for number, offer in enumerate(campaign.offers):
         by_device.setdefault(offer.device.name, number)
-    own = _model_s(campaign, bills, by_device[name]) if name in by_device else None
+    own = _model_s(runs, by_device[name]) if name in by_device else None
     times: dict[str, float | None] = {}
     for device, number in by_device.items():
         if device != name:
-            there = _model_s(campaign, bills, number)
+            there = _model_s(runs, number)
             times[device] = there / own if own and there else None
     head = f"the stated hours are of {name}: priced at the rate of"
     if len(times) > NAMED:
@@ -181,11 +174,11 @@ def _extremes(times: dict[str, float | None]) -> str:
     )
 
 
-def _model_s(campaign: Campaign, bills: Bills, number: int) -> float | None:
+def _model_s(runs: Sequence[PlannedRun], number: int) -> float | None:
     """[s] that the model expects of all runs on one offer; None where it cannot say."""
     total = 0.0
-    for run, bill in zip(campaign.runs, bills, strict=True):
-        seconds = bill[number].model_s
+    for run in runs:
+        seconds = run.on[number].model_s
         if seconds is None:
             return None
         total += seconds * run.repeat
@@ -196,9 +189,7 @@ def _counts(campaign: Campaign) -> Iterator[str]:
     """Numbers of runs and hours that are stated of a group against those that it lists."""
     for (phase, part), stated in campaign.stated.items():
         group = [
-            run
-            for run in campaign.runs
-            if phase in {"", campaign.phases[run.phase]} and part in {"", run.part}
+            run for run in campaign.runs if phase in {"", run.phase} and part in {"", run.part}
         ]
         name = part or phase or "the campaign"
         listed = sum(run.repeat for run in group)

@@ -19,6 +19,7 @@ from autotune.app.job.overrides import overridden
 from autotune.app.job.resolve import resolve
 from autotune.app.job.variants import checked, checked_as
 from autotune.catalog.devices import find_machine
+from autotune.domain.answer.plan import Piece, PlannedRun
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.campaign import JOB_KEYS, CampaignFile
 from autotune.domain.typed.overrides import Overrides
@@ -40,38 +41,13 @@ CAMPAIGN_SAMPLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A job and how often a run trains it: once, or once for each of its stages."""
-
-    job: int  # index into Campaign.jobs
-    times: int
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run of the file with everything it inherits. `pieces` is empty where only hours are."""
-
-    name: str
-    phase: int
-    part: str
-    repeat: int
-    stages: int
-    pieces: tuple[Piece, ...]
-    steps: int
-    after: tuple[int, ...]  # indices of the runs that come before
-    priority: float
-    expected_fraction: float
-    hours: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Campaign:
     """A campaign file, resolved."""
 
     name: str
     file: CampaignFile
     phases: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[PlannedRun, ...]
     jobs: tuple[Job, ...]
     offers: tuple[Offer, ...]
     assumed: tuple[Assumption, ...]
@@ -237,14 +213,15 @@ def _resolved(
         pieces, steps = shop.pieces(layer)
         section = layer.section
         runs.append(
-            Run(
+            PlannedRun(
                 name=section.name,
-                phase=phases.index(layer.phase),
+                phase=layer.phase,
                 part=layer.part,
                 repeat=section.repeat,
                 stages=section.stages,
                 pieces=pieces,
                 steps=steps,
+                tokens=sum(piece.times * shop.jobs[piece.job].tokens for piece in pieces),
                 after=before,
                 priority=_inherited(layer, "priority", file.priority),
                 expected_fraction=_inherited(layer, "expected_fraction", file.expected_fraction),

@@ -48,7 +48,7 @@ def notes_of(
     resumed = resumed_note(durations_s, found.hours_per_day) if durations_s else ""
     if resumed:
         notes.append(resumed)
-    if any(run.expected_fraction < 1.0 for run in campaign.runs):
+    if any(run.expected_fraction < 1.0 for run in found.runs):
         full = sum(run.on[found.machine].full_s * run.repeat for run in found.runs)
         notes.append(
             f"with early stopping as expected; if no run stops early they take "
@@ -60,10 +60,10 @@ def notes_of(
 def _opened_notes(found: Plan, campaign: Campaign) -> list[str]:
     """Runs that fit on the planned machine only with a knob that was opened for them."""
     opened: dict[tuple[str, str], list[str]] = {}
-    for run, source in zip(found.runs, campaign.runs, strict=True):
+    for run in found.runs:
         row = run.on[found.machine].row
         words = opened_words(row.config) if row is not None else ""
-        jobs = [campaign.jobs[piece.job] for piece in source.pieces]
+        jobs = [campaign.jobs[piece.job] for piece in run.pieces]
         asked = any(OFFLOAD in {*job.allow, *job.lock} for job in jobs)
         if row is not None and words and not asked:
             opened.setdefault((words, opened_means(jobs[0], row)), []).append(run.name)

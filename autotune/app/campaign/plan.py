@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.campaign.file import Campaign
-    from autotune.domain.answer.plan import Hours, RunOnOffer, Subset
+    from autotune.domain.answer.plan import Hours, Subset
     from autotune.domain.device import Offer
     from autotune.search.selection import Objective
 
@@ -78,7 +78,7 @@ def plan(
     budget = parse_budget(options.budget) if options.budget is not None else None
     machines, hours_per_day = _checked(campaign, options)
     hours = options.hours or campaign.file.hours_from
-    bills = bills_of(
+    runs, warnings = bills_of(
         campaign,
         hours,
         objective=options.objective,
@@ -86,7 +86,6 @@ def plan(
         space=options.space,
         progress=progress,
     )
-    runs = tuple(_planned(campaign, i, on) for i, on in enumerate(bills.runs))
     totals = tuple(_total(campaign, runs, n) for n in range(len(campaign.offers)))
     barrier, share = options.barrier or campaign.file.barrier, options.share or campaign.file.share
     confidence = confidence_of(campaign)
@@ -141,8 +140,8 @@ def plan(
         cuts=what_to_cut(_items(campaign, runs, machine, confidence)) if whole else (),
         subset=subset,
         deadline=when.told(ends_of(campaign, runs, machine, subset)) if when and whole else None,
-        contradictions=contradictions(campaign, bills.runs),
-        warnings=bills.warnings,
+        contradictions=contradictions(campaign, runs),
+        warnings=warnings,
         assumed=campaign.assumed,
         wall_seconds=0.0,
     )
@@ -200,24 +199,6 @@ def _deadline_s(text: str) -> float:
     return deadline_s
 
 
-def _planned(campaign: Campaign, index: int, on: tuple[RunOnOffer, ...]) -> PlannedRun:
-    run = campaign.runs[index]
-    return PlannedRun(
-        name=run.name,
-        phase=campaign.phases[run.phase],
-        part=run.part,
-        repeat=run.repeat,
-        stages=run.stages,
-        steps=run.steps,
-        tokens=sum(piece.times * campaign.jobs[piece.job].tokens for piece in run.pieces),
-        priority=run.priority,
-        expected_fraction=run.expected_fraction,
-        after=tuple(campaign.runs[i].name for i in run.after),
-        hours=run.hours,
-        on=on,
-    )
-
-
 def _total(campaign: Campaign, runs: Sequence[PlannedRun], number: int) -> OfferTotal:
     """Everything on one machine. Ranges add end to end: one model errs for all runs."""
     offer = campaign.offers[number]
@@ -225,7 +206,7 @@ def _total(campaign: Campaign, runs: Sequence[PlannedRun], number: int) -> Offer
     seconds = _summed([(run.on[number].duration_s, run.repeat) for run in can])
     watts = offer.watts if offer.watts is not None else offer.device.tdp_w
     kwh = watts * offer.count * seconds.p50 / KWH_J
-    stated = stated_s(campaign)
+    stated = stated_s(runs)
     stated_kwh = None if stated is None else watts * offer.count * stated / KWH_J
     full = offer.full_usd_per_hour
     elsewhere = offer.device.name != hours_device(campaign)
@@ -311,11 +292,11 @@ def _items(
             priority=run.priority,
             cost_usd=run.on[machine].cost_usd.p50,
             device_s=run.on[machine].duration_s.p50 * count,
-            after=source.after,
+            after=run.after,
             held_usd=held_with(run.on[machine].cost_usd, confidence),
             held_s=held_with(run.on[machine].duration_s, confidence) * count,
         )
-        for run, source in zip(runs, campaign.runs, strict=True)
+        for run in runs
     ]
 
 
@@ -332,9 +313,6 @@ def _phases(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> tup
 
 
 def _phase(phase: str, part: str, group: Sequence[PlannedRun], machine: int) -> PhaseTotal:
-    stated = None
-    if all(run.hours is not None for run in group):
-        stated = sum((r.hours or 0.0) * HOUR_S * r.expected_fraction * r.repeat for r in group)
     return PhaseTotal(
         phase=phase,
         part=part,
@@ -342,7 +320,7 @@ def _phase(phase: str, part: str, group: Sequence[PlannedRun], machine: int) -> 
         steps=sum(run.steps * run.repeat for run in group),
         duration_s=sum(run.on[machine].duration_s.p50 * run.repeat for run in group),
         cost_usd=sum(run.on[machine].cost_usd.p50 * run.repeat for run in group),
-        stated_s=stated,
+        stated_s=stated_s(group),
     )
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.app.campaign.list_schedule import go_together, longest_chain, schedule
 from autotune.domain.answer.plan import Makespan, Sharing, Task
-from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +32,7 @@ def tasks_of(
     tasks, of = [], []
     for index, (run, count) in enumerate(zip(runs, counts, strict=True)):
         on = run.on[machine]
-        after = tuple(task for i in campaign.runs[index].after for task in at[i])
+        after = tuple(task for i in run.after for task in at[i])
         for copy in range(count):
             name = f"{run.name} {copy + 1}/{run.repeat}" if run.repeat > 1 else run.name
             tasks.append(
@@ -41,7 +40,7 @@ def tasks_of(
                     name=name,
                     duration_s=getattr(on.duration_s, end),
                     after=after,
-                    phase=campaign.runs[index].phase,
+                    phase=campaign.phases.index(run.phase),
                     busy=on.busy,
                     memory=on.memory,
                     shareable=on.shareable,
@@ -106,15 +105,15 @@ def scaling_of(tasks: Sequence[Task], numbers: set[int]) -> tuple[Makespan, ...]
 
 def stated_tasks(campaign: Campaign) -> list[Task]:
     """One task a run, with the stated hours; none where some runs have none."""
-    if stated_s(campaign) is None:
+    if stated_s(campaign.runs) is None:
         return []
     at = _numbered([run.repeat for run in campaign.runs])
     return [
         Task(
             name=run.name,
-            duration_s=(run.hours or 0.0) * HOUR_S * run.expected_fraction,
+            duration_s=run.stated_s or 0.0,
             after=tuple(task for i in run.after for task in at[i]),
-            phase=run.phase,
+            phase=campaign.phases.index(run.phase),
         )
         for run in campaign.runs
         for _ in range(run.repeat)
@@ -127,9 +126,9 @@ def _numbered(counts: Sequence[int]) -> list[range]:
     return [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
 
-def stated_s(campaign: Campaign) -> float | None:
+def stated_s(runs: Sequence[PlannedRun]) -> float | None:
     """[s] of all runs by the stated hours; None where some have none."""
-    if any(run.hours is None for run in campaign.runs):
+    each = [run.stated_s for run in runs]
+    if None in each:
         return None
-    hours = sum((r.hours or 0.0) * r.expected_fraction * r.repeat for r in campaign.runs)
-    return hours * HOUR_S
+    return sum(own * run.repeat for own, run in zip(each, runs, strict=True) if own is not None)

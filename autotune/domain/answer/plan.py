@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses, sum_within
+from autotune.domain.units import HOUR_S
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -49,21 +50,38 @@ class RunOnOffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A job and how often a run trains it: once, or once for each of its stages."""
+
+    job: int  # which of the campaign's
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run of the campaign, `repeat` times. `on` has one entry for each offer."""
+    """A run of a campaign with everything that it inherits, `repeat` times.
+
+    pieces: empty where only hours are stated. on: once priced, one entry for each offer.
+    """
 
     name: str
     phase: str
     part: str
     repeat: int
     stages: int
+    pieces: tuple[Piece, ...]
     steps: int
     tokens: int
+    after: tuple[int, ...]  # the runs that come before
     priority: float
     expected_fraction: float
-    after: tuple[str, ...]
     hours: float | None  # stated
-    on: tuple[RunOnOffer, ...]
+    on: tuple[RunOnOffer, ...] = ()
+
+    @property
+    def stated_s(self) -> float | None:
+        """[s] one of it takes by the stated hours, with early stopping; None without any."""
+        return None if self.hours is None else self.hours * HOUR_S * self.expected_fraction
 
 
 @dataclass(frozen=True, slots=True)
