@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+WAITED_FOR = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+LOOK_S = 5.0  # between looks whether the parent is there, should its death never be told
 SWEEPS = 100
 
 
@@ -32,29 +34,45 @@ def main() -> None:
         os.execv(command[0], command)  # noqa: S606 - no shell is the point
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
     prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:  # it died before the kernel was told
         sys.exit(1)
     guard = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, prctl, guard)
-    status = 0
-    try:
-        _, status = os.waitpid(child, 0)
-    finally:
-        end_all_below()
+        _become(command, prctl, guard, before)
+    status = _status_of(child, parent)
+    end_all_below()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if status is None:
+        sys.exit(128 + signal.SIGTERM)
     _end_as(status, prctl)
 
 
-def _become(command: list[str], prctl: Callable[..., int], guard: int) -> None:
+def _status_of(child: int, parent: int) -> int | None:
+    """How the child ended; None where we are to end first.
+
+    The signals are blocked and asked for: a handler would miss one that comes just before a wait.
+    """
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        came = signal.sigtimedwait(WAITED_FOR, LOOK_S)
+        if (came and came.si_signo != signal.SIGCHLD) or os.getppid() != parent:
+            return None
+
+
+def _become(
+    command: list[str], prctl: Callable[..., int], guard: int, mask: set[signal.Signals | int]
+) -> None:
     """The child: it dies with its guard, however that ends. Never returns."""
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != guard:
             os._exit(1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execv(command[0], command)  # noqa: S606 - no shell is the point
     finally:
         os._exit(127)

@@ -41,7 +41,7 @@ BROKEN = frozenset(
 )
 INTERRUPTED = "interrupted"
 NO_ROOM = "the disk is full"  # how the message of a probe begins that was ended for that
-MAKE_ROOM = "make room there, then go on with --resume"
+MAKE_ROOM = "make room there, then type the same command again (tune: with --resume)"
 OUTCOMES = frozenset({OK, INTERRUPTED}) | INFEASIBLE | BROKEN
 RETRIED = frozenset({"cuda_error", "nccl_error", "crash", "invalid_result"})
 
@@ -217,6 +217,11 @@ HINTS = {
     "timeout": "shorter rows, a smaller model or --set micro_batch_size=1 make a probe shorter",
 }
 MISSING = re.compile(r"ModuleNotFoundError|ImportError|PackageNotFoundError")
+NO_COMPILER = re.compile(r"No working C\+\+ compiler|Failed to find C compiler")  # Inductor, Triton
+GET_COMPILER = (
+    "torch.compile needs a C++ compiler here: install one (Debian: apt-get install g++), or name "
+    "yours in CXX and CC; --set compile=off does without"
+)
 
 
 def trace_end(text: str) -> list[str]:
@@ -294,6 +299,8 @@ def hint_for(status: str, message: str) -> str:
     """What a user can do about a probe that broke."""
     if message.startswith(NO_ROOM):
         return MAKE_ROOM
+    if NO_COMPILER.search(message):
+        return GET_COMPILER
     if MISSING.search(message):
         return HINTS["unsupported"]
     if status in HINTS:

@@ -23,6 +23,7 @@ from autotune.app.probing.figures import ProbeProgress
 from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.app.tune.tune import Options, tune
 from autotune.catalog.files import home_dir
+from autotune.domain.answer.recommendation import Asked
 from autotune.domain.units import format_seconds
 from autotune.probe import device as devices
 from autotune.probe.record import PROBES_FILE, ProbeRecord, read_records
@@ -150,7 +151,9 @@ def test_what_was_disturbed_reaches_no_later_search(bill: Bill, tmp_path: Path) 
 
 def test_a_machine_that_is_never_calm_gets_a_guess_that_says_so(job: Job, tmp_path: Path) -> None:
     probing = options_of(Noisy(tmp_path / "run", always_busy), probes=4)
-    answer = tune(job, Options(score="probe", run_dir=tmp_path / "run", probing=probing))
+    asked = Asked(("autotune", "tune", "job.yaml", "--score", "probe"), str(tmp_path))
+    options = Options(score="probe", run_dir=tmp_path / "run", probing=probing, asked=asked)
+    answer = tune(job, options)
     assert answer.best is not None
     noise = answer.search.noise
     assert noise.cannot_tell
@@ -167,6 +170,8 @@ def test_a_machine_that_is_never_calm_gets_a_guess_that_says_so(job: Job, tmp_pa
         assert "while other programs were using it" in text
         assert "for a reason it does not know" not in text
         assert "Measured on the device;" not in text
+        assert f"(cd {tmp_path} && autotune tune job.yaml --score probe)" in text
+        assert "type it when nothing else runs" in text
 
 
 @pytest.mark.parametrize("noise", [first_busy, hidden, always_busy])

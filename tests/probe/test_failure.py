@@ -134,6 +134,8 @@ def test_a_result_that_names_its_failure_is_told_with_the_end_of_its_trace() -> 
 
 def test_doctor_is_named_only_where_it_helps() -> None:
     assert "doctor" in hint_for("unsupported", "ImportError: flash_attn")
+    words = "InductorError: InvalidCxxCompiler: No working C++ compiler found in torch._inductor"
+    assert "install one (Debian: apt-get install g++)" in hint_for("unsupported", words)
     assert "doctor" in hint_for("crash", "ModuleNotFoundError: No module named 'peft'")
     assert "doctor" in hint_for("cuda_error", "CUDA error: unknown")
     assert "doctor" not in hint_for("crash", WHY)

@@ -14,6 +14,7 @@ from autotune.app.probing.plan import ProbeOptions
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.errors import NoLocalDevice
 from autotune.probe import runner as running
+from autotune.probe.outcomes import MAKE_ROOM
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -75,7 +76,7 @@ def test_a_full_disk_stops_a_search_that_goes_on_once_there_is_room(
         hangs = replace(PROBING, probes=1, worker=(str(FAKE), "hang"))
         with pytest.raises(NoLocalDevice, match="the disk is full") as caught:
             tune(narrow, replace(asked, probing=hangs))
-    assert caught.value.hint == "make room there, then go on with --resume"
+    assert caught.value.hint == MAKE_ROOM
     answer = tune(narrow, replace(asked, resume=True))
     assert answer.best is not None
     assert len(searched(run)) == 1

@@ -161,6 +161,47 @@ def test_a_worker_and_all_that_it_started_die_with_the_process_that_started_it(
     until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's guard is Linux's")
+def test_a_rank_ends_with_a_launcher_that_is_killed_without_a_guard(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    rank = (
+        "import os, time\nfrom pathlib import Path\n"
+        "from autotune.probe.worker.ranks import end_with_launcher\nend_with_launcher()\n"
+        f"Path({str(told)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    code = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {rank!r}])\ntime.sleep(600)\n"
+    )
+    named = {**os.environ, "RANK": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    launcher = subprocess.Popen([sys.executable, "-c", code], env=named)
+    try:
+        pid = int(text_of(told))
+        assert alive(pid)
+    finally:
+        launcher.kill()
+        launcher.wait()
+    until(lambda: not alive(pid))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's guard is Linux's")
+def test_a_guard_misses_no_death_that_is_told_just_before_it_waits() -> None:
+    code = (
+        "import os, signal, time\nfrom autotune.probe import guard\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, guard.WAITED_FOR)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n    time.sleep(600)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print(guard._status_of(child, os.getppid()), guard._status_of(child, -1))\n"
+        "os.kill(child, signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=300, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.stdout.split() == ["None", "None"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
 def test_a_guard_ends_by_the_signal_that_ended_its_command(number: signal.Signals) -> None:
     code = f"import os; os.kill(os.getpid(), {int(number)})"

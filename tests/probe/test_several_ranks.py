@@ -17,7 +17,7 @@ from waiting import until
 from autotune.probe.device import cpu
 from autotune.probe.outcomes import Ending, root_cause, unexplained
 from autotune.probe.request import Effort, key_of, request_for
-from autotune.probe.runner import Place, Runner, worker_environment
+from autotune.probe.runner import GUARD, Place, Runner, worker_environment
 from autotune.probe.worker import ranks
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def test_two_launchers_that_meet_at_one_rendezvous_measure_one_step(
         free.bind(("127.0.0.1", 0))
         meeting = f"127.0.0.1:{free.getsockname()[1]}"
     place = Place(cpu(), tmp_path / "probing", 900.0)
-    command = [
+    command = [  # a test that is killed takes them along
+        sys.executable, "-S", "-E", str(GUARD), str(os.getpid()),
         place.python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", meeting, "--rdzv-id", "probe",
     ]  # fmt: skip
@@ -165,7 +166,8 @@ def test_two_launchers_that_meet_at_one_rendezvous_measure_one_step(
         codes = [launcher.wait(600) for launcher in launchers]
     finally:
         for launcher in launchers:
-            launcher.kill()
+            launcher.terminate()
+            launcher.wait()
     said = (tmp_path / "stderr-0").read_text(errors="replace")[-2000:]
     assert codes == [0, 0], said
     found = json.loads(result.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import optuna
 import pytest
@@ -32,9 +33,11 @@ from autotune.app.workers.join import KNOWN_PROBES, LEFT, LEFT_FILE, leave, reas
 from autotune.app.workers.lead import probe_by_workers
 from autotune.app.workers.terms import checked, ground_of, terms_of
 from autotune.cli.commands.worker import worker
-from autotune.domain.errors import InputError, Interrupted
+from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
+from autotune.domain.paths import near
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
+from autotune.probe.outcomes import MAKE_ROOM
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.search.measured.joining import TERMS, Place, leading
 from autotune.search.measured.joining import terms_of as study_and_terms
@@ -346,6 +349,26 @@ def test_a_worker_that_is_interrupted_says_how_it_joins_again(
     with pytest.raises(Interrupted) as caught:
         worker(tmp_path, quiet=True)
     assert caught.value.hint == "the same command joins again"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_worker_whose_disk_is_full_says_where_and_what_to_do(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(errno.ENOSPC, "No space left", *([str(tmp_path / "run" / "a")] * named))
+
+    def full(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("autotune.app.workers.join.terms_of", full)
+    with pytest.raises(NoLocalDevice) as caught:
+        worker(tmp_path / "run", quiet=True)
+    where = tmp_path / "run" / "a" if named else tmp_path / "run"
+    assert caught.value.message == f"the disk is full: {near(where)}"
+    assert caught.value.hint == MAKE_ROOM
+    error.errno = errno.EACCES
+    with pytest.raises(OSError, match="No space"):
+        worker(tmp_path / "run", quiet=True)
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:a?mode=memory"])

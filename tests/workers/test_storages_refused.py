@@ -25,7 +25,7 @@ from autotune.search.study import backends
 from autotune.search.study.backends import connect
 from autotune.search.study.journal import JOB_KEY, JOB_NAME
 from autotune.search.study.owner import Owner
-from autotune.search.study.refusals import refused
+from autotune.search.study.refusals import AGAIN, refused
 from autotune.search.study.storage import joined_study, open_study, shared_journal, shared_study
 from bench.many_hands import bill_of, search_of
 from bench.servers import absent, postgresql, redis_server
@@ -70,7 +70,6 @@ def away(monkeypatch: pytest.MonkeyPatch, words: str, until: Callable[[], bool])
 @pytest.mark.parametrize(
     "words",
     [
-        'connection to server at "db", port 5432 failed: Connection refused',
         "connection timeout expired",
         "[Errno -3] Temporary failure in name resolution",
         "FATAL:  sorry, too many clients already",
@@ -90,6 +89,31 @@ def test_who_joins_waits_for_a_server_that_is_away_says_so_once_and_joins(
     assert words in told[0]
     assert "10.0 min at most" in told[0]
     assert clock.pauses[0] < clock.pauses[-1] == backends.PAUSES_S[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'connection to server at "db", port 5433 failed: Connection refused',
+        'connection to server on socket "/run/.s.PGSQL.5432" failed: No such file or directory',
+        "Error 111 connecting to db:6380. Connection refused.",
+    ],
+)
+def test_who_joins_where_nothing_listens_waits_for_a_restart_and_no_longer(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, told = url_of(tmp_path), list[str]()
+    optuna.create_study(storage=url, study_name="run")
+    clock = Clock(monkeypatch)
+    away(monkeypatch, words, lambda: False)
+    asked: dict[str, Any] = {"run_dir": None, "storage": url, "name": "run", "tell": told.append}
+    with pytest.raises(InputError, match=r"has not answered for 1[5-9]\.") as caught:
+        joined_study(**asked)
+    assert clock.now < 1020.0
+    assert "correct the host and the port" in str(caught.value.hint)
+    assert AGAIN in str(caught.value.hint)  # a search starts its own worker once more
+    assert len(told) == 1
+    assert "waiting for it, 15.0 s at most" in told[0]
 
 
 def test_who_has_waited_for_ten_minutes_leaves_with_what_to_type(
@@ -192,6 +216,7 @@ def test_a_worker_that_left_over_an_outage_is_replaced_and_one_that_differs_is_n
     assert [state.state for state in crew.watch()] == ["running"]
     assert len(started) == 3
     assert "has not answered" in told[0]
+    assert "hint:" not in told[0]
 
 
 # what a journal may hold that no Optuna writes, or another one

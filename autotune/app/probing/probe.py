@@ -398,7 +398,7 @@ class Prober:
     def _tell(self, index: int, record: ProbeRecord, predicted: Estimated) -> None:
         """One line of a finished probe, and of the best that is known with it."""
         self._refresh(index)
-        left_s = max(self.options.seconds - self.spent_s, 0.0)
+        left_s = max(self.options.seconds - sum(r.wall_s for r in self.own), 0.0)
         best = next((ranked.row for ranked in self.ranked()), None)
         runs = self.known(record.key)
         run = next((n for n, r in enumerate(runs, 1) if r is record), 1)

@@ -125,7 +125,8 @@ def tune_by_probes(
                 local, replace(options, probing=probing), run_dir, asked.key, progress,
             )  # fmt: skip
         except (KeyboardInterrupt, Interrupted) as stopped:
-            msg = "interrupted between two probes; every finished one is kept"
+            go_on = ", and the workers that joined go on" if probing.workers == 0 else ""
+            msg = f"interrupted; every finished probe is kept{go_on}"
             msg = stopped.message if isinstance(stopped, Interrupted) else msg
             raise Interrupted(msg, f"continue with: {_resumed(options, run_dir)}") from None
         carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
@@ -169,8 +170,13 @@ def _resumed(options: Options, run_dir: Path) -> str:
     from autotune.report.sections.how_to_run import again
     from autotune.search.study.backends import url_to_type
 
-    storage = ["--storage", url_to_type(options.storage)] if options.storage else []
-    return again(options.asked, "tune", join(["--run", near(run_dir), "--resume", *storage]))
+    url = url_to_type(options.storage) if options.storage else None
+    storage = ["--storage", url] if url else []
+    told = again(options.asked, "tune", join(["--run", near(run_dir), "--resume", *storage]))
+    if url == options.storage:
+        return told
+    told = told.replace(f" --storage {url}", "")
+    return told.replace("autotune", f"AUTOTUNE_STORAGE={url} autotune", 1)
 
 
 def _planned(

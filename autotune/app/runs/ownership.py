@@ -69,7 +69,7 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
             shutil.rmtree(folder, ignore_errors=True)
             error.hint = of_a_new_run(error.hint)
         own = error.message if isinstance(error, AutotuneError) else None
-        full = _disk_is_full(error)
+        full = disk_is_full(error)
         _note_failure(folder, full or own or f"{type(error).__name__}: {error}")
         if full:
             from autotune.probe.outcomes import MAKE_ROOM
@@ -80,7 +80,7 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
         held.lock.close(remove=True)
 
 
-def _disk_is_full(error: Exception) -> str:
+def disk_is_full(error: Exception) -> str:
     """That there is no room, and where as far as that is known; empty for another error."""
     if not isinstance(error, OSError) or error.errno not in FULL:
         return ""

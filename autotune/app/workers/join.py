@@ -20,12 +20,14 @@ from autotune.app.probing.plan import groups_here
 from autotune.app.probing.probe import Prober
 from autotune.app.probing.study import probes_of_workers, tell_held
 from autotune.app.runs.folder import runs_root
+from autotune.app.runs.ownership import disk_is_full
 from autotune.app.workers.terms import checked, ground_of, probing_of, readable
 from autotune.catalog.files import read_regular, write_whole
 from autotune.domain.errors import NoLocalDevice
-from autotune.domain.paths import whole
+from autotune.domain.paths import near, whole
 from autotune.probe import device as devices
 from autotune.probe.lease import seated
+from autotune.probe.outcomes import MAKE_ROOM
 from autotune.probe.runner import Place as Probing
 from autotune.probe.runner import Runner
 from autotune.probe.together import Meeting, follow
@@ -58,9 +60,25 @@ def work(
     run_dir: of the search, where this machine has it; its name is the study's unless another is
     given. change: what is different here of how the study probes (another runner).
     Raises InputError where there is no such study or this machine's differ from it, NoLocalDevice
-    where it has no such device, Interrupted on Ctrl-C; what was measured is told or kept.
+    where it has no such device or no room, Interrupted on Ctrl-C; what was measured is told or
+    kept.
     """
     study_name = name or (run_dir.name if run_dir else "")
+    try:
+        return _work(run_dir, storage, study_name, tell, change)
+    except OSError as error:
+        full = disk_is_full(error)
+        if not full:
+            raise
+        folder = near(run_dir or runs_root() / study_name)
+        msg = full if error.filename else f"{full}: {folder}"
+        raise NoLocalDevice(msg, MAKE_ROOM) from error
+
+
+def _work(
+    run_dir: Path | None, storage: str | None, study_name: str, tell: Callable[[str], None],
+    change: Callable[[ProbeOptions], ProbeOptions],
+) -> str:  # fmt: skip
     study, kept = terms_of(run_dir, storage, study_name, tell)
     with readable(study_name):
         terms = checked(kept)

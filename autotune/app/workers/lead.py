@@ -196,7 +196,8 @@ class Crew:
                 self.gone.add(state.name)
                 if state.code != 0:
                     why = state.why or f"exit code {state.code}"
-                    self.announce(f"worker {state.name} has ended: {why}")
+                    said = why.removeprefix("error: ").replace(" hint: ", "; ")
+                    self.announce(f"worker {state.name} has ended: {said}")
                     sweep_dead(self.job.folder)
                 if not state.is_final and self.started < STARTS_EACH * self.count:
                     self._start_one()

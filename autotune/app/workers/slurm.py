@@ -207,7 +207,8 @@ def _ask(
         msg = f"{command[0]} did not answer: {type(error).__name__}"
         raise InputError(msg, "`sinfo` says whether Slurm runs") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())[:TOLD]
+        lines = (done.stderr or done.stdout).splitlines()
+        said = "; ".join(line.removeprefix(f"{command[0]}: error: ").strip() for line in lines)[:TOLD]
         msg = f"{command[0]} refused: {said}"
         raise InputError(
             msg, "`sinfo` says whether Slurm runs here; SBATCH_PARTITION, SBATCH_ACCOUNT and so on "

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract import KEPT_CHARACTERS, SCHEMA_VERSION
+from .ranks import end_with_launcher
 
 BEGUN_S = time.perf_counter()
 PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes", "flash_attn")
@@ -123,6 +124,7 @@ def answer_file(request_path: Path, result_path: Path, begun_s: float) -> None:
 
 def main() -> int:
     """Run as a program."""
+    end_with_launcher()
     warnings.simplefilter("ignore")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -8,11 +8,15 @@ a rank that has not been told cannot be further ahead than the collectives let i
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 AHEAD = 4  # steps; on CUDA a rank's host is at most two steps before another's
 SHARED, STOP = "ranks", "stop"
 TIMES = ("step_s", "micro_s", "optimizer_s", "data_s", "cpu_s", "median_s", "mean_s", "expected_s",
@@ -27,6 +31,12 @@ def rank() -> int:
 def several() -> bool:
     """Whether a launcher started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def end_with_launcher() -> None:
+    """A rank whose launcher was killed would wait for the others for half an hour."""
+    if sys.platform == "linux" and "RANK" in os.environ:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def working_folder(parent: str | None) -> Path:

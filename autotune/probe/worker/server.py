@@ -48,11 +48,12 @@ def serve(answer: Callable[[Path, Path, float], Any]) -> int:
         _note_files()
         if _touched_device():
             return TOUCHED
+        server = os.getpid()
         child = os.fork()
         if child == 0:
             if own is None:
                 del os.environ[FORK_SAFE]
-            _become(answer, folder)
+            _become(answer, folder, server)
         _, status = os.waitpid(child, 0)
         end_all_below()
         tell_ending(folder, os.waitstatus_to_exitcode(status))
@@ -89,11 +90,13 @@ def _import_model(fields: dict[str, Any]) -> None:
     AutoModelForCausalLM._model_mapping[config]  # noqa: SLF001 - looking it up imports it
 
 
-def _become(answer: Callable[[Path, Path, float], Any], folder: Path) -> None:
+def _become(answer: Callable[[Path, Path, float], Any], folder: Path, server: int) -> None:
     """The fork: its own session, folder and output, as a process of its own has. Never returns."""
     begun_s, code = time.perf_counter(), 1
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != server:  # it died before the kernel was told
+            os._exit(code)
         os.setsid()
         os.chdir(folder)
         nothing = os.open(os.devnull, os.O_RDONLY)

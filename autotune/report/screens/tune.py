@@ -290,9 +290,12 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
     worth = "" if lengths_open(job) else _worth(payload, tight)
+    again = payload.search.score == "probe"  # of probes that other programs disturbed
     said = worth or ("measures the best settings" if probe and shows(tight, until=3) else "")
+    said = probe[0].what if probe and again else said
     blocks += [Commands(((each.command, said),)) for each in probe]
-    where = f" (on a machine with {best.device})" if probe and best.device != "cpu" else ""
+    elsewhere = probe and not again and best.device != "cpu"
+    where = f" (on a machine with {best.device})" if elsewhere else ""
     return Section(f"For a more exact answer{where}", tuple(blocks))
 
 

@@ -19,6 +19,7 @@ from autotune.domain.secrets import without_secrets
 from autotune.domain.units import format_seconds
 from autotune.search.study import lines
 from autotune.search.study.refusals import (
+    CLOSED_PORT,
     COMING_UP,
     QUERIED,
     HalfMadeError,
@@ -44,16 +45,19 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # between tries; the last one stays
 FIRST_TRIES = 5  # at opening: of several processes that make the tables at once, one is first
 MADE_AT_ONCE = ("already exists", "duplicate key", "database is locked", "UNIQUE constraint")
 START_UP_S = 60.0  # that a server which is just coming up is given, at opening
+CLOSED_S = 15.0  # that a port where nothing listens is given, at opening
 SLOW_S = 5.0  # for an answer, before that is said
 ANSWER_S = 30  # for a server to take a connection; libpq counts whole seconds
 
 
 def connect(
-    url: str, patience_s: float = 0.0, tell: Callable[[str], None] = lambda _: None
-) -> BaseStorage:
+    url: str, patience_s: float = 0.0, tell: Callable[[str], None] = lambda _: None,
+    closed_s: float | None = None,
+) -> BaseStorage:  # fmt: skip
     """The storage behind a URL. Raises InputError for one that cannot be used, and why.
 
     patience_s: for a server that is away; that it is waited for is told once.
+    closed_s: the same for a port where nothing listens, which may be the wrong one.
     """
     begun, left, number, is_told = time.monotonic(), FIRST_TRIES, 0, False
     while True:
@@ -67,7 +71,9 @@ def connect(
             words, left = all_words(error), left - 1
             made = isinstance(error, HalfMadeError) or any(each in words for each in MADE_AT_ONCE)
             coming = START_UP_S if any(word in words for word in COMING_UP) else 0.0
-            most_s = max(patience_s if is_away(error) else 0.0, coming)
+            is_closed = closed_s is not None and any(word in words for word in CLOSED_PORT)
+            given_s = closed_s if closed_s is not None and is_closed else patience_s
+            most_s = max(given_s if is_away(error) else 0.0, coming)
             waited_s = time.monotonic() - begun
             if waited_s >= most_s and not (made and left > 0):
                 raise refused(url, error, waited_s if most_s else 0.0) from None

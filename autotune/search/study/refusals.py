@@ -10,11 +10,12 @@ from autotune.domain.units import format_seconds
 
 OUTAGES = ("OperationalError", "InterfaceError", "ConnectionError", "BusyLoadingError",
            "TimeoutError", "ConnectionTimeout")  # fmt: skip
+CLOSED_PORT = ("Connection refused", "No such file or directory")  # of a port, of a socket
 COMING_UP = ("the database system is", "LOADING")  # PostgreSQL's cannot_connect_now; Redis
 AWAY = (
-    *COMING_UP, "Connection refused", "Connection reset", "timed out", "timeout expired",
+    *COMING_UP, *CLOSED_PORT, "Connection reset", "timed out", "timeout expired",
     "Timeout", "No route to host", "Network is unreachable", "Temporary failure in name resolution",
-    "closed the connection", "Connection closed by server", "No such file or directory",
+    "closed the connection", "Connection closed by server",
     "too many clients", "connection slots", "max number of clients",
 )  # fmt: skip
 FULL = ("MISCONF", "READONLY", "OOM command")  # what Redis answers where it cannot write for now
@@ -127,7 +128,10 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
         )  # fmt: skip
     if waited_s and is_away(error):
         msg = f"storage {place} has not answered for {format_seconds(waited_s)}: {first}"
-        return InputError(msg, f"start the server, then {AGAIN}; {NOTHING_LOST}")
+        return InputError(
+            msg, "start the server, or correct the host and the port in the URL (--storage, or "
+            f"AUTOTUNE_STORAGE), then {AGAIN}; {NOTHING_LOST}"
+        )  # fmt: skip
     return InputError(f"storage {place} cannot be opened: {first}", _mended(error))
 
 

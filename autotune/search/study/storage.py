@@ -18,7 +18,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.frozen import dataclass
 from autotune.search.study import lines
-from autotune.search.study.backends import PATIENCE_S, connect, patient
+from autotune.search.study.backends import CLOSED_S, PATIENCE_S, connect, patient
 from autotune.search.study.journal import (
     IDENTITY,
     JOB_KEY,
@@ -218,7 +218,9 @@ def joined_study(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with quiet():
         opened = (
-            connect(_shared_here(storage), PATIENCE_S, tell) if storage else _journal_of(run_dir)
+            connect(_shared_here(storage), PATIENCE_S, tell, CLOSED_S)
+            if storage
+            else _journal_of(run_dir)
         )
         place = without_password(storage) if storage else near(run_dir or ".")
         try:
