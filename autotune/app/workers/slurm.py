@@ -208,8 +208,8 @@ def _ask(
         raise InputError(msg, "`sinfo` says whether Slurm runs") from None
     if done.returncode:
         lines = (done.stderr or done.stdout).splitlines()
-        said = "; ".join(line.removeprefix(f"{command[0]}: error: ").strip() for line in lines)[:TOLD]
-        msg = f"{command[0]} refused: {said}"
+        said = "; ".join(line.removeprefix(f"{command[0]}: error: ").strip() for line in lines)
+        msg = f"{command[0]} refused: {said[:TOLD]}"
         raise InputError(
             msg, "`sinfo` says whether Slurm runs here; SBATCH_PARTITION, SBATCH_ACCOUNT and so on "
             "are sbatch's to read"
