@@ -54,6 +54,7 @@ _STARTED_BY = {
     "axolotl": re.compile(r"axolotl"),
     "litgpt": re.compile(r"lit[-_]?gpt|(finetune|pretrain)/\w+\.py"),
     "torchtune": re.compile(r"\btune$|torchtune"),
+    "swift": re.compile(r"swift|\b(llm_)?(sft|rlhf|dpo|pt)\b"),
 }
 # What a section of a program's own file holds; no trainer here has such sections.
 _SETTINGS = frozenset({

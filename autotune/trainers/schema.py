@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
+from autotune.trainers.own_settings import own_settings
 from autotune.trainers.parsed import named_datasets
-from autotune.trainers.unread import decisive, own_settings
+from autotune.trainers.unread import decisive
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def leave_rest(keys: Keys, parsed: Parsed, trainer: str | None = None) -> None:
     _note_old(keys, parsed, schema)
     strange = [key for key in rest if key not in known]
     if trainer is None and schema.package in _OF_PROGRAMS:
-        own = own_settings(keys, strange)
+        own = own_settings(keys, [key for key in strange if not _means(keys, key, schema)])
         parsed.uncounted += own
         strange = [key for key in strange if key not in {each.key for each in own}]
     _note_strange(keys, parsed, schema, strange)
@@ -186,8 +187,8 @@ def _note_strange(keys: Keys, parsed: Parsed, schema: Schema, strange: Sequence[
         near = schema.near(key)
         said = f"{near}?" if near else "kept as it is in the file"
         parsed.note(f"{keys.name}: {key[:60]}", said, f"no key of {schema.newest}")
-        if near is not None and keys.spelled(near) is None and _is_misspelt(key, near):
-            parsed.misspelt[key] = near
+        if meant := _means(keys, key, schema):
+            parsed.misspelt[key] = meant
     if len(strange) > _LISTED:
         more = f"{len(strange) - _LISTED} more keys"
         parsed.note(f"{keys.name}: not read", more, f"no keys of {schema.newest}")
@@ -213,8 +214,12 @@ def _check_kind(keys: Keys, key: str, parsed: Parsed, schema: Schema) -> None:
     parsed.note(f"{keys.name}: {key}", shown(value), f"{schema.newest} takes {found.says} there")
 
 
-def _is_misspelt(key: str, near: str) -> bool:
-    return difflib.SequenceMatcher(None, key, near).ratio() >= _MEANT
+def _means(keys: Keys, key: str, schema: Schema) -> str | None:
+    """The key that a misspelt one means, where the file does not state that as well."""
+    near = schema.near(key)
+    if near is None or keys.spelled(near) is not None:
+        return None
+    return near if difflib.SequenceMatcher(None, key, near).ratio() >= _MEANT else None
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _OFF = {"", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off"}
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
     """Keys of one kind: what they do, and log standard deviations of a step and of the peak."""
 
     pattern: str
@@ -29,47 +29,47 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = (
-    _Kind(r"(context|tensor|expert|sequence|pipeline)_parallel_(size|degree|dim)|cp_size|tp_size|"
+    Kind(r"(context|tensor|expert|sequence|pipeline)_parallel_(size|degree|dim)|cp_size|tp_size|"
           r"ep_size|sp_size|dp_replicate_size|mp_replicate_size|pp_size",
           "splits one sequence or one layer over devices: not priced", 0.40, 0.50, 1.0),
-    _Kind(r"parallelism_config|ring_attn_func|heads_k_stride",
+    Kind(r"parallelism_config|ring_attn_func|heads_k_stride",
           "splits sequences over devices: not priced", 0.40, 0.50),
-    _Kind(r"qat|quantizer|quantization_aware\w*|qat_config",
+    Kind(r"qat|quantizer|quantization_aware\w*|qat_config",
           "trains through rounded weights: slower, and more is kept", 0.30, 0.20),
-    _Kind(r"use_(galore|apollo|badam|adam_mini|muon)|galore_\w*rank|apollo_\w*rank",
+    Kind(r"use_(galore|apollo|badam|adam_mini|muon)|galore_\w*rank|apollo_\w*rank",
           "another optimizer than is counted: other states", 0.15, 0.30),
-    _Kind(r"lisa_\w+|relora\w*|unfrozen_parameters|freeze_trainable_\w+|freeze_extra_modules|"
+    Kind(r"lisa_\w+|relora\w*|unfrozen_parameters|freeze_trainable_\w+|freeze_extra_modules|"
           r"use_llama_pro|lora_fa|spectrum_\w+|(freeze|trainable)_parameters\w*|freeze_llm",
           "trains other weights than are counted", 0.25, 0.30),
-    _Kind(r"(lora_)?modules_to_save|additional_target|lora_target_parameters|peft_layers_to_\w+|"
-          r"trainable_token_indices",
+    Kind(r"(lora_)?modules_to_save|additional_target|lora_target_parameters|peft_layers_to_\w+|"
+          r"trainable_token_indices|layers_to_transform|(rank|alpha)_pattern",
           "trains or leaves out more weights than are counted", 0.15, 0.25),
-    _Kind(r"lora_(mlp|qkv|o|embedding)_kernel",
+    Kind(r"lora_(mlp|qkv|o|embedding)_kernel",
           "fuses adapters with their weights: faster and smaller than is counted", 0.15, 0.15),
-    _Kind(r"tiled_mlp\w*|unsloth_tiled_mlp|layer_offloading|use_unsloth_gc|offload_embedding",
+    Kind(r"tiled_mlp\w*|unsloth_tiled_mlp|layer_offloading|use_unsloth_gc|offload_embedding",
           "keeps less on the device than is counted, and is slower", 0.25, 0.30),
-    _Kind(r"flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
+    Kind(r"flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
           r"mixture_of_depths|use_unsloth|mixture_of_experts\w*|flash_attn_fuse_\w+",
           "other kernels than are counted", 0.20, 0.20),
-    _Kind(r"quantize_moe_experts|moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
+    Kind(r"quantize_moe_experts|moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
           r"use_sonicmoe|use_kernels",
           "other kernels or storage of experts than are counted", 0.30, 0.30),
-    _Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard",
+    Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard",
           "other weights on the device than are counted", 0.40, 0.40),
-    _Kind(r"fsdp_cpu_offload|offload_params|cpu_offload|low_cpu_ram_offload|zero_offload|offload|"
+    Kind(r"fsdp_cpu_offload|offload_params|cpu_offload|low_cpu_ram_offload|zero_offload|offload|"
           r"optim(izer)?_(cpu_)?offload|offload_optim(izer)?",
           "moves states into the host's memory: less on the device, slower", 0.40, 0.40),
-    _Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
+    Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
           r"dynamic_batching|batching_strategy",
           "forms batches otherwise than is counted", 0.20, 0.10),
-    _Kind(r"precompute_ref_log_probs",
+    Kind(r"precompute_ref_log_probs",
           "scores the reference once before training, not in every step: faster, and smaller",
           0.25, 0.30),
-    _Kind(r"micro_train_batch_size", "splits the batch of a device: it is counted whole",
+    Kind(r"micro_train_batch_size", "splits the batch of a device: it is counted whole",
           0.30, 0.50),
-    _Kind(r"use_ray|device_groups", "starts processes on devices that are not counted",
+    Kind(r"use_ray|device_groups", "starts processes on devices that are not counted",
           0.30, 0.30),
-    _Kind(r"auto_find_batch_size", "changes the micro-batch when memory runs out", 0.20, 0.10),
+    Kind(r"auto_find_batch_size", "changes the micro-batch when memory runs out", 0.20, 0.10),
 )  # fmt: skip
 
 
@@ -85,11 +85,15 @@ def decisive(keys: Keys, rest: list[str]) -> list[Uncounted]:
         value, last = keys.at(key), key.rpartition(".")[2]
         if str(value).strip().casefold() in _OFF:
             continue
-        for kind in _KINDS:
-            if re.fullmatch(kind.pattern, last) and _is_above(value, kind.above):
-                found.append(Uncounted(key, shown(value), kind.does, kind.time_sd, kind.memory_sd))
-                break
+        kind = kind_of(last)
+        if kind is not None and _is_above(value, kind.above):
+            found.append(Uncounted(key, shown(value), kind.does, kind.time_sd, kind.memory_sd))
     return found
+
+
+def kind_of(name: str) -> Kind | None:
+    """What a key of this name does, if it decides something."""
+    return next((kind for kind in _KINDS if re.fullmatch(kind.pattern, name)), None)
 
 
 # FSDP's other ways, by their names and by the numbers of torch's ShardingStrategy, and how far a
@@ -122,38 +126,6 @@ def _other_shards(keys: Keys) -> list[Uncounted]:
             if value is not None and re.fullmatch(pattern, text.casefold()):
                 return [Uncounted(name, shown(value), does, *how_far)]
     return []
-
-
-# Of a program's own flags, words that speak of what decides a run; not of its evaluation or files.
-_SPEAKS = re.compile(
-    r"(?!max_(completion|prompt)_|(eval|test|val|valid|generat|gen|infer|sample|use_wandb|data|dataset|save|load|log)_)\w*?"
-    r"(accum|epochs?\b|batch_size|bsz|batch\b|batch_method|seq_?len|max_\w*len|lora|quant|4bit|8bit|"
-    r"bits|attn|attention|deepspeed_config|offload|zero_|(grad\w*|activation)_checkpoint|freeze|parallel)\w*"
-)
-_NAMES_A_PLACE = re.compile(
-    r".*(path|dir|name|file|ckpt|url|prompt|dtype)\w*$|.*(weight|dropout|scale|alpha|bias|head)s?$"
-)
-_OWN_SD = (0.30, 0.30)
-
-
-def own_settings(keys: Keys, strange: list[str]) -> list[Uncounted]:
-    """Flags of a program's own that nothing reads and whose names speak of what decides a run.
-
-    Args:
-        keys: the file.
-        strange: keys that no version of the trainer has, and that nobody asked for.
-    """
-    why = "of the program's own, and not read: what it says is not in the price"
-    sections = [key for key in strange if isinstance(keys.at(key), dict)]
-    inside = [f"{key}.{name}" for key in sections for name in keys.at(key)]
-    return [
-        Uncounted(key, shown(keys.at(key)), why, *_OWN_SD)
-        for key in [*strange, *inside]
-        if _SPEAKS.fullmatch(key.rpartition(".")[2])
-        and not _NAMES_A_PLACE.fullmatch(key)
-        and not isinstance(keys.at(key), dict)
-        and str(keys.at(key)).strip().casefold() not in _OFF
-    ]
 
 
 # What a setting may do where it is not counted because of another one: assumptions, wide.

@@ -265,7 +265,8 @@ def test_a_command_of_torchrun_is_started_by_accelerate_where_the_pick_shards() 
     [
         ("False", "sdpa", False),
         ("True", "flash_attention_2", False),
-        ("torch.cuda.is_available()", "sdpa", True),
+        ("torch.cuda.is_available()", "flash_attention_2", False),
+        ("has_kernel()", "sdpa", True),
     ],
 )
 def test_what_a_mapping_gets_under_a_condition_counts_where_that_is_known(

@@ -27,6 +27,7 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.space.enumerate import PLAIN
 from autotune.trainers.llamafactory.trainer import KIND
+from autotune.trainers.own_settings import together
 from autotune.trainers.parsed import NEVER_STEPS
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
@@ -69,6 +70,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     devices = parsed.devices or counted
     batch = parsed.batch_on(devices)
     leave_uncounted(parsed, devices)
+    parsed.uncounted = together(parsed.uncounted)
     _split_total(parsed, devices)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)

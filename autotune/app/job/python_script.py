@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 from autotune.app.job.beside import read_beside, settings_beside
 from autotune.app.job.from_trainer import completed
-from autotune.app.job.started_script import COMPUTED_SD
+from autotune.app.job.started_script import COMPUTED_SD, FAR
 from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
-from autotune.trainers.hf.keys import OWN_LENGTH
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.scope import aim_of, named_reward, settled, take_aim
 
 if TYPE_CHECKING:
     from autotune.app.job.file import Document
     from autotune.domain.typed.overrides import Overrides
+    from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
+    from autotune.trainers.syntax.python_source import Script
 
-# Of what a script computes, what moves time or memory far.
-_COMPUTED = {
-    "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
-    "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp", OWN_LENGTH,
-}  # fmt: skip
+_LITTLE_SD = (0.15, 0.10)  # an assumption
+# What is asked for where it is not known, or decides nothing; and dtypes, which a device has.
+_QUIET = {"model_name_or_path", "lora_alpha", "lora_dropout", "save_total_limit", "use_peft"}
+_DTYPES = {"bf16", "fp16", "tf32", "dtype"}
 _QUANTISED = {"load_in_4bit", "load_in_8bit"}  # whose weights have no dtype of the file's
 # Of a script's defaults, what is said beside what decides its price.
 _SAID = {"model_name_or_path", "load_in_4bit", "load_in_8bit", "gradient_checkpointing", "packing"}
@@ -37,10 +37,10 @@ def python_document(
     started: the command that starts it, whose launcher says on how many devices.
     """
     from autotune.trainers.launch.user_start import processes_of
+    from autotune.trainers.syntax.python_settings import settings_files, tree_of
     from autotune.trainers.syntax.python_source import (
         DECIDES,
         called,
-        loads_of,
         parse_script,
         refuse_computed,
     )
@@ -48,7 +48,7 @@ def python_document(
     aim = aim_of("", {}, calls=called(text, name))
     if aim.said:
         aim = settled(aim, name, overrides.priced_as)
-    named, loads = loads_of(text, name)
+    named, loads = settings_files(tree_of(text, name))
     loaded, settings, overrides = settings_beside(named, path, overrides)
     script = parse_script(text, name, settings)
     if not aim.said:
@@ -74,11 +74,7 @@ def python_document(
         made.note(
             f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"
         )
-    made.uncounted += [
-        Uncounted(key, "computed", "not read, as the file is never executed", *COMPUTED_SD)
-        for key in dict.fromkeys(script.computed)
-        if key in _COMPUTED or (key == "dtype" and not _QUANTISED & set(script.values))
-    ]
+    made.uncounted += [*_computed(script, made), *script.unseen]
     for key in script.computed:
         made.note(
             f"{Path(name).name}: {key}", "not read", "it is computed, and the file is not executed"
@@ -90,3 +86,14 @@ def python_document(
         made.beside.append(loaded)
         made.note("read beside the script", loaded.path, "the settings that it loads")
     return completed(made, Origin(script.trainer, "python", str(path), text), overrides)
+
+
+def _computed(script: Script, made: Parsed) -> list[Uncounted]:
+    """What it computes of all that is asked of it."""
+    quiet = _QUIET | (_DTYPES & script.by_device)
+    quiet |= {"dtype"} if _QUANTISED & set(script.values) else set()
+    lost = [key for key in dict.fromkeys(script.computed) if key in (made.asked | FAR) - quiet]
+    why = "not read, as the file is never executed"
+    found = [Uncounted(key, "computed", why, *COMPUTED_SD) for key in lost if key in FAR]
+    little = ", ".join(key for key in lost if key not in FAR)
+    return [*found, Uncounted(little, "computed", why, *_LITTLE_SD)] if little else found

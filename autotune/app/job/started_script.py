@@ -18,7 +18,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
-from autotune.trainers.hf.keys import WORDS
+from autotune.trainers.hf.keys import OWN_LENGTH, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 # How far what a script computes may move its run: an assumption, and wide.
 COMPUTED_SD = (0.25, 0.35)
+_OWN_LOOP_SD = (0.30, 0.30)  # and how far a loop of its own may lie from the Trainer's
+# Of what a script computes, what moves time or memory far.
+FAR = {
+    "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
+    "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp", OWN_LENGTH,
+    "dtype",
+}  # fmt: skip
 _UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
 _BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
@@ -46,6 +53,11 @@ _SAME = (
     {"per_device_train_batch_size", *OWN_BATCH["micro_batch_size"]},
     {"gradient_accumulation_steps", *OWN_BATCH["gradient_accumulation_steps"]},
 )
+_SAID_BY_FLAG = {
+    "dtype": ("bf16", "fp16", "torch_dtype"),
+    "attn_implementation": ("flash_attn", *OWN_FLAGS["attention"]),
+}
+_OF_ADAPTERS = re.compile(r"lora|peft|modules_to_save|layers_to_transform|_pattern", re.IGNORECASE)
 # Arguments that say a knob, beside the words of `WORDS`.
 _SAID_BY = {
     "compile": ("torch_compile",), "precision": ("bf16", "fp16"),
@@ -108,11 +120,13 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     try:
         script = parse_script(text, str(found), flags=parsed.values, by_flags=True)
     except InputError:
+        made.uncounted = _own_loop(made)
         return made
     whole = bool(script.trainer) and "**" not in script.computed
     if whole and not _states_size(parsed):
         made.alone = (script, str(found))
-    lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES - {"**"}]
+    far = (DECIDES | FAR) - {"**"}
+    lost = [key for key in dict.fromkeys(script.computed) if key in far - script.by_device]
     made.trainer = script.trainer if whole else ""
     made.values = {key: value for key, value in script.values.items() if value not in ("", None)}
     if not made.trainer and by_flags:
@@ -127,9 +141,46 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     made.uncounted = [
         Uncounted(f"{found.name}: {key}", "computed", "not read, as nothing is executed",
                   *COMPUTED_SD)
-        for key in lost if key not in parsed.values
+        for key in lost if not _names_of(key) & set(parsed.values)
     ]  # fmt: skip
+    made.uncounted += script.unseen if script.trainer or by_flags else _own_loop(made)
+    made.uncounted += _set_anew(text, found.name, parsed.values) if by_flags else []
     return made
+
+
+def _names_of(key: str) -> set[str]:
+    """Every name of a setting: what is computed and has a flag is taken from that."""
+    if key == OWN_LENGTH:
+        return {*MAX_LENGTH, *OWN_FLAGS["length"]}
+    if key in _SAID_BY_FLAG:
+        return {key, *_SAID_BY_FLAG[key]}
+    return {key} | next((names for names in _SAME if key in names), set())
+
+
+def _own_loop(made: Started) -> list[Uncounted]:
+    """A script that makes no arguments and hands nothing to a trainer, but trains."""
+    from autotune.trainers.syntax.python_unseen import own_loop
+
+    if not own_loop(made.calls):
+        return []
+    why = "a training loop of its own: priced as if the Trainer ran it with these flags"
+    return [Uncounted(made.name, "backward()", why, *_OWN_LOOP_SD)]
+
+
+def _set_anew(text: str, name: str, flags: dict[str, Any]) -> list[Uncounted]:
+    """What it sets on the arguments after it has read the flags, where these say otherwise."""
+    from autotune.trainers.syntax.python_settings import tree_of
+    from autotune.trainers.syntax.python_unseen import set_anew
+    from autotune.trainers.syntax.python_values import Values
+
+    tree = tree_of(text, name)
+    why = "set by the script after it has read the flags, which are what is priced"
+    return [
+        Uncounted(f"{name}: {key}", "computed" if value is None else shown(value), why,
+                  *COMPUTED_SD)
+        for key, value in set_anew(tree, Values(tree)).items()
+        if value is None or str(flags.get(key, False)).casefold() != str(value).casefold()
+    ]  # fmt: skip
 
 
 def joined(flags: dict[str, Any], script: Started) -> dict[str, Any]:
@@ -174,7 +225,10 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
     if more:
         listed = ", ".join(f"{key} {shown(value)}" for key, value in more.items())
         made.note(script.name, listed[:300], "what the script that is started says itself")
-    made.uncounted += script.uncounted
+    full = made.values.get("method", {}).get("kind") == "full"
+    made.uncounted += [
+        each for each in script.uncounted if not (full and _OF_ADAPTERS.search(each.key))
+    ]
 
 
 def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
 from autotune.domain.config import YES
+from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import PADS
 from autotune.trainers.schema import schema_of
 
@@ -28,11 +29,13 @@ _DTYPES = {
 OWN_FLAGS = {
     "lora_r": ("lora_dim", "peft_lora_r"), "lora_alpha": ("peft_lora_alpha",),
     "lora_target_modules": ("lora_modules", "target_modules", "trainable"),
-    "use_peft": ("use_peft_lora",), "quantization_bit": ("bits", "quant_bit", "load_in_bits"),
+    "use_peft": ("use_peft_lora",),
+    "quantization_bit": ("bits", "quant_bit", "load_in_bits", "load_in_kbits"),
     "load_in_4bit": ("use_4bit_quantization", "q_lora", "use_4bit"),
     "load_in_8bit": ("use_8bit_quantization", "use_8bit"),
     "max_length": ("max_seq_len", "block_size", "seq_length", "seq_len", "sequence_len",
-                   "response_max_length", "total_max_len"),
+                   "response_max_length", "total_max_len", "context_length", "max_context_length",
+                   "total_length", "max_len", "cutoff_len"),
     "length": ("source_max_len", "target_max_len", "max_source_length", "max_target_length"),
     "epochs": ("epochs", "n_epochs", "num_epoch", "max_epochs", "epoch"), "padding": (PADS,),
     "packing": ("sample_packing",),
@@ -41,8 +44,17 @@ OWN_FLAGS = {
     "attention": (
         "use_flash_attn", "flash_attention_2", "use_flash_attention_2", "use_flash_attention",
     ),
-    "method": ("train_mode", "training_mode", "tuning_mode"),
+    "method": (
+        "train_mode", "training_mode", "tuning_mode", "train_type", "training_method",
+        "tuning_method", "train_method", "finetune_type",
+    ),
 }  # fmt: skip
+
+
+# Words for a way of training that add nothing to what the file says elsewhere.
+_WAYS = {"none", "full", "lora", "qlora", "sft", "pretrain", "pt", "dpo", "kto", "orpo", "", "peft"}
+_OTHER_WAY = "another way of training than is counted, and not read: --method says which is"
+_OTHER_WAY_SD = (0.40, 0.40)
 
 
 def read_adapter(keys: Keys, parsed: Parsed) -> None:
@@ -62,6 +74,9 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
             mode = means
     if peft is None and mode in {"full", "lora", "qlora"}:
         peft = mode != "full"
+    elif mode not in _WAYS:
+        key = str(keys.spelled(*OWN_FLAGS["method"]))
+        parsed.uncounted.append(Uncounted(key, mode, _OTHER_WAY, *_OTHER_WAY_SD))
     if mode == "qlora" and base != "int8":
         base = "nf4"
     variant = read_variant(keys, parsed)

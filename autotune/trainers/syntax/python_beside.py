@@ -55,6 +55,8 @@ def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:
                 every[kind].add(None)
             elif isinstance(length, int) and length > 0:
                 every[kind].add(length)
+        if _fills(node, stated):
+            every[_ROWS].add(None)
     found = next((lengths for lengths in every.values() if lengths), set[int | None]())
     sure = len(found) == 1 and None not in found
     return (found.pop() if sure else None), bool(found)
@@ -63,20 +65,32 @@ def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:
 def pads(tree: ast.Module, stated: Values) -> bool:
     """Whether a script's own tokenizer call or collator fills rows up to their greatest length.
 
-    A call that returns tensors is of an answer being generated.
+    A call that returns tensors is of an answer being generated, but where the data is prepared.
     """
+    prepares = {
+        inner for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and _PREPARING.search(node.name)
+        for inner in ast.walk(node)
+    }  # fmt: skip
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         typed = {key.arg: key.value for key in node.keywords}
         padding, returned = typed.get("padding"), typed.get("return_tensors")
-        tensors = returned is not None and ast.unparse(returned) != "None"
+        tensors = returned is not None and ast.unparse(returned) != "None" and node not in prepares
         cuts = "max_length" in typed or "DataCollator" in _name_of(node)
         if padding is not None and cuts and not tensors:
             known, value = stated.literal(padding)
             if known and value == "max_length":
                 return True
     return False
+
+
+def _fills(node: ast.AST, stated: Values) -> bool:
+    """Whether a tokenizer's call fills rows up to a length that it does not say."""
+    typed = {key.arg: key.value for key in node.keywords} if isinstance(node, ast.Call) else {}
+    filled = "padding" in typed and stated.literal(typed["padding"]) == (True, "max_length")
+    return filled and "max_length" not in typed and None not in typed
 
 
 _ROWS, _TENSORS, _PASSED = range(3)  # in this order one decides where there are several

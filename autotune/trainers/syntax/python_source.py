@@ -1,7 +1,6 @@
 """Literals of `SFTConfig(...)`, `LoraConfig(...)` and the like in a Python file, never executed.
 
-The file is only parsed. Read are keywords whose values the file itself says (`python_values.py`).
-What is computed is listed as not read.
+Read are keywords whose values the file itself says. What is computed is listed as not read.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
@@ -25,8 +24,12 @@ from autotune.trainers.syntax.python_beside import (
     several_bits,
     trains_in_full,
 )
-from autotune.trainers.syntax.python_settings import settings_files, tree_of
+from autotune.trainers.syntax.python_settings import tree_of
+from autotune.trainers.syntax.python_unseen import Seen, unseen
 from autotune.trainers.syntax.python_values import Values
+
+if TYPE_CHECKING:
+    from autotune.domain.job import Uncounted
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
     "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
@@ -54,6 +57,7 @@ _MODELS = re.compile(r"(AutoModel|Fast(Language|Vision)?Model).*|\w+(ForCausalLM
 _MODEL_KEYS = {
     "model_name", "pretrained_model_name_or_path", "attn_implementation", "dtype", "torch_dtype",
     "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
+    "use_flash_attention_2",
 }  # fmt: skip
 
 
@@ -95,6 +99,9 @@ class Script:
     sft: bool = False  # an SFTTrainer trains
     total: bool = False  # its accumulation is that of all processes together
     again: tuple[int, ...] = ()  # lines on which it begins another training
+    unread: list[tuple[str, ast.keyword]] = field(default_factory=list)  # by the call's name
+    unseen: list[Uncounted] = field(default_factory=list)  # what it does that nothing evaluates
+    by_device: set[str] = field(default_factory=set)  # of what is computed, what the device decides
 
 
 def parse_script(
@@ -138,6 +145,7 @@ def parse_script(
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
     _add_beside(made, tree, nodes, stated, set(settings or {}))
+    _add_unseen(made, tree, nodes, stated)
     made.flags_read = stated.flags_read | {f for f in stated.flags_tested if _HOLDS.search(f)}
     counted = made.keywords.get("gradient_accumulation_steps")
     made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
@@ -174,6 +182,16 @@ def _add_beside(
         made.values[PADS] = True
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
+
+
+def _add_unseen(made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values) -> None:
+    """What it does that nothing here evaluates."""
+    adapted = made.trainer == "unsloth" or made.values.get("use_peft") is True
+    held = {"model_name_or_path", "load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}
+    made.unseen = unseen(tree, nodes, made.unread, stated, of=Seen(
+        full=not adapted, packed=made.values.get("packing") is True, once=not made.again,
+        elsewhere=made.trainer in {"hf", "trl"} and "model" not in made.calls and not held,
+    ))  # fmt: skip
 
 
 # What is set on the arguments once they are made, and could not be changed where they are made.
@@ -226,11 +244,6 @@ def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         return InputError(msg, "name the file that starts the training")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
     return InputError(msg, "name the file that makes the trainer's arguments")
-
-
-def loads_of(text: str, name: str) -> tuple[list[str], bool]:
-    """Files of settings that stand in a script, and whether it loads one."""
-    return settings_files(tree_of(text, name))
 
 
 def called(text: str, name: str) -> set[str]:
@@ -304,6 +317,8 @@ def _add(made: Script, call: _Call, stated: Values, tree: ast.Module) -> None:
             made.keywords[key] = keyword
         elif keyword.arg is None:
             _add_unpacked(made, call, keyword.value, stated, tree)
+        elif key is None:
+            made.unread.append((call.name, keyword))
 
 
 def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
@@ -358,6 +373,7 @@ def _put(made: Script, key: str, node: ast.expr, stated: Values) -> bool:
         made.by_default += [key] if stated.defaults else []
     else:
         made.computed.append(key)
+        made.by_device |= {key} if stated.asks_device(node) else set()
     return literal
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ _TESTS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
 }  # fmt: skip
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool, "str": str}
+# What asks the device what it can do.
+_OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
+_ON_DEVICES = {"torch.cuda.is_available", "cuda.is_available"}  # a job is priced on a machine
 _CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}
 # Objects that have attributes of their own, whatever a script calls its options.
 _NO_SETTINGS = {"torch", "model", "tokenizer", "tok", "os", "np", "dataset", "trainer"}
@@ -88,6 +92,18 @@ class Values:
             self.defaults = before
             return False, None
 
+    def asks_device(self, node: ast.expr, depth: int = 0) -> bool:
+        """Whether a value that is not known depends on what the device can do."""
+        if isinstance(node, ast.Name):
+            bound = self._constants.get(node.id)
+            return bound is not None and depth < _DEEPEST and self.asks_device(bound, depth + 1)
+        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        names = [str(getattr(each.func, "attr", getattr(each.func, "id", ""))) for each in calls]
+        inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        return any(_OF_DEVICE.fullmatch(name) for name in names) or any(
+            self.asks_device(each, depth + 1) for each in inner if not isinstance(node, ast.Call)
+        )
+
     def entries(self, node: ast.expr) -> list[tuple[str, ast.expr, ast.keyword]] | None:
         """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others."""
         if isinstance(node, ast.Name) and node.id in self._constants:
@@ -138,6 +154,8 @@ class Values:
             return self._settings if loaded else self._worth(self._bound(node.id), deeper)
         if isinstance(node, ast.Attribute):
             return self._attribute(node, deeper)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _ON_DEVICES:
+            return True
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             return self._several(node, deeper)
         if isinstance(node, ast.Subscript):

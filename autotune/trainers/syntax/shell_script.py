@@ -60,7 +60,7 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     typed = [span for span in _spans(text, SIZED) if not _inside(span, held)]
     found = sorted([*typed, *(inner for _, inner in held)])
     if not found:
-        found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}")
+        found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}", put=True)
     found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
@@ -87,14 +87,18 @@ def _inside(span: tuple[int, int], held: list[tuple[tuple[int, int], tuple[int, 
     return any(span[0] < end and begin < span[1] for (begin, end), _ in held)
 
 
-def _spans(text: str, pattern: str) -> list[tuple[int, int]]:
+def _spans(text: str, pattern: str, *, put: bool = False) -> list[tuple[int, int]]:
+    """put: what the script's variables hold stands in their place."""
     found, at = [], 0
+    names = shell_names(text) if put else {}
     for block in _blocks(text):
         begin, at = at, at + len(block)
         whole = block.strip()
         kept = bool(ASSIGNED.fullmatch(whole) and WORD.fullmatch(whole))
         kept = kept or _LABEL.match(block) is not None or _starts_nothing(block)
-        if not kept and not block.lstrip().startswith("#") and re.search(pattern, block, re.DOTALL):
+        if kept or block.lstrip().startswith("#"):
+            continue
+        if re.search(pattern, _with_names(block, names), re.DOTALL):
             found.append((begin, begin + len(block.rstrip())))
     return found
 
@@ -240,7 +244,8 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     found = parse_command(text[taken.begin : taken.end], names, bare=True)
     others = {each.line: None for each in every if each.begin != taken.begin}
     if not re.search(SIZED, text[taken.begin : taken.end]):  # by a file: other programs name some
-        same = {each.line for each in every if set(found.program) <= set(_words_of(text, each))}
+        words = {each.line: _with_names(text[each.begin : each.end], names) for each in every}
+        same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
         others = {line: None for line in others if line in same}
     found.others = tuple(others)
     found.swept = tuple(
@@ -251,8 +256,8 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     return found
 
 
-def _words_of(text: str, launch: Launch) -> list[str]:
-    return text[launch.begin : launch.end].split()
+def _with_names(text: str, names: dict[str, str]) -> str:
+    return NAME.sub(lambda m: names.get(m[1] or m[3], m[0]), text) if names else text
 
 
 def rewrite_shell(text: str, changes: Changes, name: str, launch: int = 0) -> str:

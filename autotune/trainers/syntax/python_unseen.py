@@ -1,0 +1,307 @@
+"""What a Python script does to a run that no reader evaluates: found by what it is, and said.
+
+Arguments of calls that are read and that nobody asks for, a training loop or a loss of its own, a
+model that another file makes, weights that it freezes, rows that it joins, trainings that it
+repeats, arguments that it sets anew. None of it is executed or priced.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from autotune.domain.job import Uncounted
+from autotune.domain.typed.values import shown
+from autotune.trainers.own_settings import decides, words_of
+from autotune.trainers.syntax.python_settings import assigned
+from autotune.trainers.unread import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from autotune.trainers.syntax.python_values import Values
+
+# Arguments of the calls that are read which move neither time nor memory, or are read elsewhere.
+_PASSED: Final = words_of("""
+    model args tokenizer processing_class train_dataset eval_dataset data_collator callbacks
+    formatting_func dataset_text_field peft_config dataset_kwargs ref_model dataset_batch_size
+    max_prompt_length max_target_length padding_value infinite eval_packing chars_per_token
+    num_of_sequences model_init_kwargs truncation_mode is_encoder_decoder disable_dropout
+    loss_type desirable_weight undesirable_weight reward_funcs train_on_completions_only
+    bias task_type inference_mode fan_in_fan_out init_lora_weights loftq_config peft_type
+    auto_mapping adapter_name use_gradient_checkpointing layers_pattern lora_bias revision
+    trust_remote_code token low_cpu_mem_usage use_safetensors config local_files_only device_map
+    use_cache fix_tokenizer quantization_config num_labels proxies pad_token_id eos_token_id
+    bos_token_id device subfolder gpu_memory_utilization max_lora_rank pretraining_tp
+    force_download resume_download variant ignore_mismatched_sizes output_hidden_states
+    output_attentions return_dict offload_folder state_dict train_size
+    rope_scaling dataset_num_proc packing max_length max_seq_length max_memory from_tf from_flax
+    pad stratify stratify_by_column
+""")
+_BITS = re.compile(r"(bnb_4bit|llm_int8)_\w+|load_in_\w*bit")
+_STORED_BY = re.compile(
+    r"\w*(GPTQ|AWQ|Awq|Hqq|AQLM|Aqlm|FP8|Fp8|Torchao|TorchAo|Quanto|Eetq)\w*Config"
+)
+# A trainer's own methods that a script may replace, and that do the work of a step.
+_STEPS: Final = frozenset({
+    "compute_loss", "training_step", "create_optimizer", "create_optimizer_and_scheduler",
+    "get_train_dataloader", "_get_train_sampler", "_inner_training_loop",
+})  # fmt: skip
+_JOINS = re.compile(
+    r"(?!\w*(padded|unpack|package))(\w+_pack(ed|ing)?|(\w+_)?pack(ed|ing)?_\w+)"
+    r"|group_texts|\w*ConstantLengthDataset|\w*Packed\w*Dataset|concat(enate)?_(texts|examples)"
+)
+_DEVICES = re.compile(r"(num|n)_?(gpus?|devices|nodes)|nproc_per_node|world_size|gpus_per_node")
+_OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
+# What is set on the arguments after flags were read, and decides a run.
+_SET = re.compile(
+    r"per_device_train_batch_size|gradient_accumulation_steps|num_train_epochs|max_steps|max_length"
+    r"|max_seq_length|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
+)
+_TRAINERS = {"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer"}
+_DEEPEST = 4  # functions that call each other
+_NOT_READ = "an argument that is not read: the run is priced without it"
+# How far each may lie: assumptions, on the wide side.
+_NOT_READ_SD, _OWN_STEP_SD, _FROZEN_SD = (0.20, 0.25), (0.20, 0.20), (0.25, 0.30)
+_JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
+    (0.40, 0.20),
+    (0.40, 0.30),
+    (0.25, 0.40),
+    (0.30, 0.40),
+)
+
+
+class Seen(NamedTuple):
+    """What is known of the script: trains without an adapter, packs rows, begins one training.
+
+    elsewhere: no call of it loads the model.
+    """
+
+    full: bool
+    packed: bool
+    once: bool
+    elsewhere: bool
+
+
+def unseen(
+    tree: ast.Module, nodes: list[ast.AST], unread: list[tuple[str, ast.keyword]], stated: Values,
+    of: Seen,
+) -> list[Uncounted]:  # fmt: skip
+    """All of that but what depends on flags.
+
+    Args:
+        tree: the script.
+        nodes: those of it that may run.
+        unread: arguments of the calls that are read, with the call's name, which nobody asks for.
+        stated: what its names are worth.
+        of: what is known of it.
+    """
+    found = [*unread_arguments(unread, stated), *own_steps(tree)]
+    if of.full and freezes(nodes, stated):
+        why = "weights that the script freezes: all are counted as trained"
+        found.append(Uncounted("requires_grad", "false", why, *_FROZEN_SD))
+    joins = "" if of.packed else joins_rows(nodes)
+    if joins:
+        why = "joins rows by the script's own code: each is counted by itself; --set packing=on"
+        found.append(Uncounted(joins, "called", why, *_JOINED_SD))
+    if stored := other_storage(nodes):
+        why = "weights held otherwise than is counted: --set method.base=nf4, int8 or 16bit"
+        found.append(Uncounted(stored, "called", why, *_STORED_SD))
+    if devices := several_devices(nodes, stated):
+        why = "the script's own word: priced on the machine you name; NAME:COUNT names several"
+        found.append(Uncounted("devices", str(devices), why, *_SPLIT_SD))
+    if of.once and (line := repeats(tree)):
+        why = "several times there: the price is of one training alone"
+        found.append(Uncounted("trains", f"on line {line}", why, 0.0, 0.0))
+    if of.elsewhere:
+        why = "made by another file: bits, dtype and kernels are not read; --set method.base=nf4"
+        found.append(Uncounted("the model", "not loaded here", why, *_ELSEWHERE_SD))
+    return found
+
+
+def unread_arguments(unread: Iterable[tuple[str, ast.keyword]], stated: Values) -> list[Uncounted]:
+    """Arguments of the calls that are read, which decide something here or may."""
+    found = []
+    for name, keyword in unread:
+        key = str(keyword.arg)
+        known, value = stated.literal(keyword.value)
+        empty = known and value in (None, False, 0, "", [], {})
+        if not empty and key not in _PASSED and not _BITS.fullmatch(key):
+            said = shown(value) if known else "computed"
+            kind = kind_of(key)
+            if kind is None and decides(key) is not False:
+                found.append(Uncounted(f"{name}: {key}", said, _NOT_READ, *_NOT_READ_SD))
+            elif kind is not None:
+                found.append(Uncounted(key, said, kind.does, kind.time_sd, kind.memory_sd))
+    return found
+
+
+def own_steps(tree: ast.Module) -> list[Uncounted]:
+    """A subclass of a trainer that does the work of a step itself."""
+    used = {_called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef) or node.name not in used:
+            continue
+        bases = [str(getattr(base, "attr", getattr(base, "id", ""))) for base in node.bases]
+        own = [each.name for each in node.body
+               if isinstance(each, ast.FunctionDef) and each.name in _STEPS]  # fmt: skip
+        if own and any(base.endswith("Trainer") for base in bases):
+            why = "code of the script's own: what it adds to a step is not in the price"
+            found.append(Uncounted(node.name, ", ".join(own), why, *_OWN_STEP_SD))
+    return found
+
+
+def own_loop(calls: set[str]) -> bool:
+    """Whether a file that uses these names trains in a loop of its own, without any trainer."""
+    return "backward" in calls and not calls & _TRAINERS
+
+
+def freezes(nodes: Iterable[ast.AST], stated: Values) -> bool:
+    """Whether it switches the gradients of weights off; not of a reference or another model."""
+    every = list(nodes)
+    apart = {
+        inner for node in every
+        if isinstance(node, ast.For) and _OTHER_MODEL.search(ast.unparse(node.iter))
+        for inner in ast.walk(node)
+    }  # fmt: skip
+    return any(
+        _switches_off(node, stated) for node in every
+        if node not in apart and not _OTHER_MODEL.search(_owner_of(node))
+    )  # fmt: skip
+
+
+def _switches_off(node: ast.AST, stated: Values) -> bool:
+    target, value = assigned(node)
+    if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and value is not None:
+        return stated.literal(value) != (True, True)
+    named = isinstance(node, ast.Call) and _called(node) == "requires_grad_"
+    given = node.args if isinstance(node, ast.Call) and named else []
+    return bool(given) and stated.literal(given[0]) == (True, False)
+
+
+def _owner_of(node: ast.AST) -> str:
+    """What an attribute is set on, or a method called of."""
+    target, _ = assigned(node)
+    held = target if target is not None else getattr(node, "func", None)
+    return ast.unparse(held.value) if isinstance(held, ast.Attribute) else ""
+
+
+def joins_rows(nodes: Iterable[ast.AST]) -> str:
+    """The function or class by which it joins rows, where it calls one; empty where it does not."""
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            named = [_called(node), *(getattr(each, "id", "") for each in node.args)]
+            for name in named:
+                if isinstance(name, str) and _JOINS.fullmatch(name):
+                    return name
+    return ""
+
+
+def repeats(tree: ast.Module) -> int:
+    """The line of a training that the script begins several times; 0 where it begins one once."""
+    around = _around(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_training(node) and _several(node, around, tree, 0):
+            return node.lineno
+    return 0
+
+
+def _is_training(node: ast.Call) -> bool:
+    function = node.func
+    if not isinstance(function, ast.Attribute) or function.attr != "train":
+        return False
+    owner = function.value
+    name = getattr(owner, "id", getattr(owner, "attr", ""))
+    made = _called(owner) if isinstance(owner, ast.Call) else ""
+    return bool(re.search("trainer", f"{name}{made}", re.IGNORECASE))
+
+
+def _around(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    return {inner: node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)}
+
+
+def _several(
+    node: ast.AST, around: dict[ast.AST, ast.AST], tree: ast.Module, depth: int
+) -> bool:  # fmt: skip
+    """Whether a loop is around it, or its function is called several times or in a loop."""
+    inside: ast.AST | None = node
+    while inside is not None and not isinstance(inside, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(inside, ast.For) and len(getattr(inside.iter, "elts", [0, 0])) > 1:
+            return True
+        inside = around.get(inside)
+    if inside is None or depth > _DEEPEST:
+        return False
+    name = inside.name
+    starts = [
+        each for each in ast.walk(tree)
+        if isinstance(each, ast.Call) and name in (getattr(each.func, "id", ""), _of_self(each))
+    ]  # fmt: skip
+    apart = {_branch(each, around) for each in starts}
+    if len(starts) > 1 and len(apart) < len(starts):
+        return True
+    return any(_several(each, around, tree, depth + 1) for each in starts)
+
+
+def _branch(node: ast.AST, around: dict[ast.AST, ast.AST]) -> tuple[ast.AST | None, bool]:
+    """The nearest condition or function around a call, and which way: of two one runs."""
+    child, inside = node, around.get(node)
+    while inside is not None and not isinstance(inside, ast.If | ast.FunctionDef | ast.Try):
+        child, inside = inside, around.get(inside)
+    return inside, child in getattr(inside, "orelse", [])
+
+
+def _of_self(node: ast.Call) -> str:
+    owned = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "self"
+    return str(getattr(node.func, "attr", "")) if owned else ""
+
+
+def several_devices(nodes: Iterable[ast.AST], stated: Values) -> int:
+    """Devices that it makes visible, or tells another call of; 0 where it says none or one."""
+    most = 0
+    for node in nodes:
+        for key, value in _counts(node):
+            known, said = stated.literal(value)
+            if key == "CUDA_VISIBLE_DEVICES" and known and isinstance(said, str):
+                said = len([each for each in said.split(",") if each.strip().isdigit()])
+            if known and isinstance(said, int) and not isinstance(said, bool):
+                most = max(most, said)
+    return most if most > 1 else 0
+
+
+def _counts(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    target, value = assigned(node)
+    if isinstance(target, ast.Subscript) and value is not None:
+        key = getattr(target.slice, "value", "")
+        if key == "CUDA_VISIBLE_DEVICES" and ast.unparse(target.value) == "os.environ":
+            yield key, value
+    if isinstance(node, ast.Call) and _called(node) != "add_argument":
+        for keyword in node.keywords:
+            if keyword.arg is not None and _DEVICES.fullmatch(keyword.arg):
+                yield keyword.arg, keyword.value
+
+
+def set_anew(tree: ast.Module, stated: Values) -> dict[str, Any]:
+    """What is set on arguments that were made of flags; None: something computed."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        target, value = assigned(node)
+        if not isinstance(target, ast.Attribute) or value is None:
+            continue
+        owner = str(getattr(target.value, "id", ""))
+        if re.search("args|config", owner) and _SET.fullmatch(target.attr):
+            known, said = stated.literal(value)
+            found[target.attr] = said if known else None
+    return found
+
+
+def other_storage(nodes: Iterable[ast.AST]) -> str:
+    """The class by which weights are held in few bits otherwise than by bitsandbytes."""
+    names = (_called(node) for node in nodes if isinstance(node, ast.Call))
+    return next((name for name in names if _STORED_BY.fullmatch(name)), "")
+
+
+def _called(node: ast.expr) -> str:
+    function = node.func if isinstance(node, ast.Call) else None
+    return str(getattr(function, "attr", getattr(function, "id", "")))

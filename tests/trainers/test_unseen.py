@@ -1,0 +1,245 @@
+"""What no reader evaluates is noticed by itself and said first; what changes nothing is not."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import load_jobs
+from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
+from autotune.trainers.own_settings import decides
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+
+QWEN = "Qwen/Qwen2.5-0.5B"
+FILE = {
+    "model_name_or_path": QWEN, "per_device_train_batch_size": 2, "num_train_epochs": 1,
+    "use_peft": True, "lora_r": 8, "max_length": 512, "packing": False,
+}  # fmt: skip
+SCRIPT = f"""\
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+BEFORE
+model = AutoModelForCausalLM.from_pretrained("{QWEN}"LOADED)
+ADAPTED
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1GIVEN)
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))
+trainer = Trainer(model=model, args=args, train_dataset=rowsPASSED)
+trainer.train()
+"""
+LORA = 'model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]%s))'
+
+
+def read(path: Path, text: str) -> tuple[Job, str]:
+    """The job, and all of its first warnings."""
+    path.write_text(text)
+    job = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
+    return job, "\n".join(estimate(job, fidelity="formula").warnings)
+
+
+def script(
+    folder: Path, *, before: str = "", loaded: str = "", adapted: str = "", given: str = "",
+    passed: str = "", text: str = SCRIPT,
+) -> str:  # fmt: skip
+    """What is said first of a script with these parts."""
+    put = {"BEFORE": before, "LOADED": loaded, "ADAPTED": adapted, "GIVEN": given, "PASSED": passed}
+    for place, part in put.items():
+        text = text.replace(place, part)
+    return read(folder / "train.py", text)[1]
+
+
+def settings(folder: Path, **more: object) -> str:
+    return read(folder / "train.json", json.dumps({**FILE, **more}))[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("total_turns", 4096, "not read total_turns 4096"),  # a word that nobody listed
+        ("num_layer_trainable", 8, "num_layer_trainable 8: of the program's own"),
+        ("checkpointing_steps", 50, "checkpointing_steps 50"),
+        ("_base_", "common", "_base_ 'common': the file builds on another one"),
+        ("training_method", "refuel", "training_method refuel: another way of training"),
+    ],
+)
+def test_a_setting_of_a_programs_own_is_said(
+    tmp_path: Path, name: str, value: object, said: str
+) -> None:
+    assert said in settings(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wandb_project", "mine"), ("eval_batch_size", 4), ("train_file", "rows.json"),
+        ("prompt_template", "alpaca"), ("dpo_beta", 0.1), ("preprocessing_num_workers", 8),
+        ("max_eval_samples", 100), ("num_warmup_steps", 20), ("trainable", "q_proj"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_moves_no_price_is_not_said(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    assert name not in settings(tmp_path, **{name: value})
+
+
+def test_settings_of_which_nothing_is_known_are_one_sentence(tmp_path: Path) -> None:
+    said = settings(tmp_path, relevant=3, peers=7)
+    assert "not read relevant 3, peers 7: no arguments of the trainer's" in said
+
+
+def test_evaluation_comes_before_what_decides() -> None:
+    assert (decides("eval_steps"), decides("total_steps"), decides("zeal")) == (False, True, None)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"adapted": LORA % ', modules_to_save=["lm_head"]'}, "modules_to_save a list: trains"),
+        ({"adapted": LORA % ", layers_to_transform=[1, 2]"}, "layers_to_transform a list"),
+        ({"passed": ", optimizers=(mine, None)"}, "Trainer: optimizers computed"),
+        ({"loaded": ", quantization_config=HqqConfig(nbits=4)"}, "HqqConfig called"),
+        (
+            {"before": "for p in body.parameters():\n    p.requires_grad = False"},
+            "requires_grad false: weights that the script freezes",
+        ),
+        ({"before": "rows = pack_dataset(rows)"}, "pack_dataset called: joins rows"),
+        ({"before": 'import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "0,1"'}, "devices 2"),
+        ({"given": ", bf16=of_the_run()"}, "bf16 computed"),
+        ({"given": ", save_steps=often(), eval_steps=often()"}, "save_steps, eval_steps computed"),
+        (
+            {"before": 'rows = tokenizer(texts, truncation=True, padding="max_length")'},
+            "the length that the script cuts rows at computed",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_script_does_and_nothing_evaluates_is_said(
+    tmp_path: Path, parts: dict[str, str], said: str
+) -> None:
+    assert said in script(tmp_path, **parts)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"adapted": LORA % ', bias="none", task_type="CAUSAL_LM"'},
+        {"loaded": ', trust_remote_code=True, device_map="auto", token=key'},
+        {"given": ", bf16=torch.cuda.is_bf16_supported(), fp16=not torch.cuda.is_bf16_supported()"},
+        {"passed": ", data_collator=collate, callbacks=[stop]"},
+        {"before": "for p in ref_model.parameters():\n    p.requires_grad_(False)"},
+        {
+            "adapted": LORA % "",
+            "before": "for p in head.parameters():\n    p.requires_grad = False",
+        },
+        {"before": 'import struct\nhead = struct.pack("i", 4)'},
+        {"before": "def main():\n    pass\nmain()\nmain()"},
+    ],
+)
+def test_a_script_that_is_read_whole_gets_no_note(tmp_path: Path, parts: dict[str, str]) -> None:
+    said = script(tmp_path, **parts)
+    assert not [line for line in said.splitlines() if "read" in line or "script" in line], said
+
+
+def test_flash_attention_by_its_older_argument_is_read(tmp_path: Path) -> None:
+    text = SCRIPT.replace("LOADED", ", use_flash_attention_2=True")
+    for place in ("BEFORE", "ADAPTED", "GIVEN", "PASSED"):
+        text = text.replace(place, "")
+    job, _ = read(tmp_path / "train.py", text)
+    assert job.today is not None
+    assert job.today.attention == "flash_attention_2"
+
+
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [
+        ("fit()\nfit()", True),
+        ("for rate in rates:\n    fit()", True),
+        ("def both():\n    fit()\nboth()\nboth()", True),
+        ("fit()", False),
+        ("if cold:\n    fit()\nelse:\n    fit()", False),
+        ("for rate in [1e-4]:\n    fit()", False),
+    ],
+)
+def test_a_training_that_begins_several_times_is_priced_once_and_said(
+    tmp_path: Path, begins: str, *, said: bool
+) -> None:
+    text = SCRIPT.replace("trainer.train()", f"def fit():\n    trainer.train()\n{begins}")
+    assert ("several times there" in script(tmp_path, text=text)) is said
+
+
+def test_a_loss_of_its_own_is_said(tmp_path: Path) -> None:
+    own = "class Taught(Trainer):\n    def compute_loss(self, model, inputs): ..."
+    said = script(
+        tmp_path, before=own, text=SCRIPT.replace("trainer = Trainer(", "trainer = Taught(")
+    )
+    assert "Taught compute_loss: code of the script's own" in said
+
+
+def test_a_model_that_another_file_makes_is_said(tmp_path: Path) -> None:
+    """How it is loaded may be another memory by four times, and stands in that file."""
+    text = SCRIPT.replace(f'AutoModelForCausalLM.from_pretrained("{QWEN}"LOADED)', "made.model")
+    path = tmp_path / "train.py"
+    for place in ("BEFORE", "ADAPTED", "GIVEN", "PASSED"):
+        text = text.replace(place, "")
+    path.write_text(text)
+    asked = Overrides(("h100",), stated={"data.rows": 1000, "model": QWEN, "method.kind": "full"})
+    job = load_jobs(path, asked)[0].job
+    said = "\n".join(estimate(job, fidelity="formula").warnings)
+    assert "the model not loaded here: made by another file" in said
+
+
+def test_a_started_script_that_sets_arguments_anew_is_said(tmp_path: Path) -> None:
+    flags = "--num_train_epochs 1 --per_device_train_batch_size 2 --gradient_checkpointing true"
+    (tmp_path / "run.sh").write_text(f"python train.py --model_name_or_path {QWEN} {flags}\n")
+    (tmp_path / "train.py").write_text(
+        "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+        "(training_args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+        "training_args.per_device_train_batch_size = 16\n"
+        "training_args.gradient_checkpointing = True\n"
+        "Trainer(model=model, args=training_args).train()\n"
+    )
+    stated = {"data.rows": 1000, "method.kind": "full"}
+    job = load_jobs(tmp_path / "run.sh", Overrides(("h100",), stated=stated))[0].job
+    said = "\n".join(estimate(job, fidelity="formula").warnings)
+    assert "train.py: per_device_train_batch_size 16: set by the script after" in said
+    assert "train.py: gradient_checkpointing" not in said  # as the flag has it
+
+
+def test_a_started_script_with_a_loop_of_its_own_is_said(tmp_path: Path) -> None:
+    flags = "--num_train_epochs 1 --per_device_train_batch_size 2 --max_length 256"
+    (tmp_path / "run.sh").write_text(f"python train.py --model_name_or_path {QWEN} {flags}\n")
+    (tmp_path / "train.py").write_text("for batch in rows:\n    model(batch).loss.backward()\n")
+    stated = {"data.rows": 1000, "method.kind": "full"}
+    job = load_jobs(tmp_path / "run.sh", Overrides(("h100",), stated=stated))[0].job
+    said = "\n".join(estimate(job, fidelity="formula").warnings)
+    assert "train.py backward(): a training loop of its own" in said
+
+
+def test_launches_by_files_in_variables_are_all_found(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"model_name_or_path: {QWEN}\nstage: sft\nfinetuning_type: lora\ncutoff_len: 512\n"
+            "per_device_train_batch_size: 2\nnum_train_epochs: 1\n"
+        )
+    text = (
+        "GPUS=2\nFIRST=first.yaml\nSECOND=second.yaml\n"
+        "torchrun --nproc_per_node=$GPUS src/train.py $FIRST\nsleep 60\n"
+        "torchrun --nproc_per_node=$GPUS src/train.py $SECOND\n"
+    )
+    _, said = read(tmp_path / "run.sh", text)
+    assert "another launch on line 6" in said
+
+
+def test_train_type_of_a_program_of_ones_own_is_not_ms_swifts(tmp_path: Path) -> None:
+    flags = "--batch_size 4 --train_type hqq_lora --gradient_accumulation_steps 2 --num_epochs 1"
+    with pytest.raises(InputError) as refused:
+        read(tmp_path / "run.sh", f"python mine.py --model_name {QWEN} {flags}\n")
+    assert "ms-swift" in refused.value.message
+    assert refused.value.hint
