@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from autotune.app.dataset.lengths import Histogram
+    from autotune.domain.answer.dataset import Histogram
     from autotune.domain.observation import MemoryKind
     from autotune.evidence.cases import MeasuredCase
 

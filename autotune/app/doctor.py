@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from autotune.app.hardware.measuring import Measured, Range
+    from autotune.app.hardware.measuring import Measured
     from autotune.domain.device import Fact
     from autotune.domain.job import Job
+    from autotune.domain.outcome import Spread
     from autotune.probe.device import LocalDevice
     from autotune.probe.worker.contract import Phase
 
@@ -317,13 +318,12 @@ def _effect(done: Measured) -> list[Finding]:
     if effect is None:
         return []
 
-    def said(own: Range) -> str:
+    def said(own: Spread) -> str:
         ends = f"{format_seconds(own.p10)} to {format_seconds(own.p90)}"
         return f"{format_seconds(own.p50)} ({ends})"
 
-    factors = (
-        f"its range was a factor of {effect.before.factor:.1f} and is {effect.after.factor:.1f}"
-    )
+    before, after = (own.p90 / own.p10 for own in (effect.before, effect.after))
+    factors = f"its range was a factor of {before:.1f} and is {after:.1f}"
     value = f"{said(effect.before)} before, {said(effect.after)} now"
     return [Finding(f"a step of {effect.job}", value, factors)]
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import equal_rows
 
+from autotune.domain.answer.dataset import DatasetReport, Histogram
 from autotune.evidence.validation.validate import (
     Coverage,
     Errors,
@@ -52,40 +54,15 @@ VALIDATION = Validation(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FakeHistogram:
-    counts: dict[int, int]
-
-
-@dataclass(frozen=True)
-class FakeDataset:
-    path: str = "rows.jsonl"
-    tokenizer: str = "bytes"
-    basis: str = "counted"
-    reason: str = ""
-    template: str = ""
-    files: int = 1
-    rows_counted: int = 10
-    tokens_p10: float = 610.0
-    tokens_p90: float = 610.0
-    job_lines: tuple[tuple[str, str], ...] = (("data: {dataset: rows.jsonl}", "counts it"),)
-    max_length: int = 100
-    rows: int = 10
-    tokens: int = 610
-    mean: float = 61.0
-    p50: float = 50.0
-    p95: float = 100.0
-    maximum: int = 100
-    longest_row: int = 240
-    truncated_rows: int = 2
-    truncated_tokens: int = 180
-    batch_size: int = 8
-    padding_waste: float = 0.3
-    padding_waste_max_length: float = 0.39
-    packing_gain: float = 0.2
-    grouping_gain: float = 0.1
-    quantiles: tuple[tuple[float, float], ...] = ((0.0, 1.0), (0.5, 50.0), (1.0, 100.0))
-    histogram: FakeHistogram = FakeHistogram({1: 1, 20: 1, 50: 6, 200: 1, 240: 1})
+DATASET = DatasetReport(
+    path="rows.jsonl", tokenizer="bytes", basis="counted", reason="", template="", files=1,
+    rows_counted=10, max_length=100, rows=10, tokens=610, tokens_p10=610.0, tokens_p90=610.0,
+    mean=61.0, p50=50.0, p95=100.0, maximum=100, longest_row=240, truncated_rows=2,
+    truncated_tokens=180, batch_size=8, padding_waste=0.3, padding_waste_max_length=0.39,
+    packing_gain=0.2, grouping_gain=0.1, quantiles=((0.0, 1.0), (0.5, 50.0), (1.0, 100.0)),
+    histogram=Histogram({1: 1, 20: 1, 50: 6, 200: 1, 240: 1}),
+    job_lines=(("data: {dataset: rows.jsonl}", "counts it"),), lengths=equal_rows(61),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -167,7 +144,7 @@ def test_the_validation_table_shows_errors_misses_and_skips() -> None:
 
 
 def test_every_row_of_a_data_set_is_in_one_bucket() -> None:
-    payload = dataset_payload(FakeDataset())
+    payload = dataset_payload(DATASET)
     assert sum(bucket["rows"] for bucket in payload["histogram"]) == 10
     assert payload["histogram"][0] == {"from_tokens": 1, "to_tokens": 20, "rows": 2}
     ends = [bucket["to_tokens"] for bucket in payload["histogram"]]
@@ -178,7 +155,7 @@ def test_every_row_of_a_data_set_is_in_one_bucket() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_data_set_report_shows_truncation_and_padding(width: int) -> None:
-    text = " ".join(DATASET_REPORT.text(dataset_payload(FakeDataset()), width=width).split())
+    text = " ".join(DATASET_REPORT.text(dataset_payload(DATASET), width=width).split())
     assert "10 rows, 610 tokens an epoch" in text
     assert "2 rows are longer than 100 and lose 180 tokens; the longest has 240." in text
     assert "30% of a batch is padding" in text
@@ -187,7 +164,7 @@ def test_the_data_set_report_shows_truncation_and_padding(width: int) -> None:
 
 def test_a_data_set_report_says_that_it_is_an_estimate_of_a_sample_and_why() -> None:
     guessed = replace(
-        FakeDataset(), basis="estimated", reason="nobody named a tokenizer", rows_counted=5,
+        DATASET, basis="estimated", reason="nobody named a tokenizer", rows_counted=5,
         tokens_p10=500.0, tokens_p90=745.0,
     )  # fmt: skip
     text = " ".join(DATASET_REPORT.text(dataset_payload(guessed)).split())

@@ -23,10 +23,10 @@ from autotune.app.dataset import TOLD
 from autotune.app.dataset.columns import FORMS, Row, row_of
 from autotune.app.dataset.files import WHOLE_BYTES, Reading
 from autotune.app.dataset.folder import data_files
-from autotune.app.dataset.lengths import Histogram
 from autotune.app.dataset.tokenizer import Loaded, TemplateRefusesError, Tokenizer, tokenizer_for
 from autotune.catalog.files import home_dir, read_regular, write_whole
 from autotune.catalog.text_tokens import estimate_tokens
+from autotune.domain.answer.dataset import Histogram
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.domain.typed.values import MAX_LENGTH

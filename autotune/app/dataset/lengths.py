@@ -18,18 +18,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.domain.answer.dataset import Histogram
 from autotune.domain.errors import InputError
 from autotune.domain.job import Lengths
 from autotune.domain.outcome import Z90
 from autotune.domain.typed.values import MAX_LENGTH, MAX_ROWS
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -173,28 +173,6 @@ def _lengths(quantiles: NDArray[np.float64], maximum: int, truncated_rows: int =
         known=True,
         truncated_rows=truncated_rows,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """How many rows have each length, before truncation."""
-
-    counts: Mapping[int, int]  # [rows] by length [tokens], of the rows that were counted
-    row_bytes: float = 0.0  # [bytes] mean size of one row in its file; 0: not known
-    source: str = ""
-    basis: Literal["counted", "sampled", "estimated"] = "counted"
-    log_sd: float = 0.0  # how far all lengths together may be off: an estimate, or a sample
-    all_rows: int = 0  # of the data set, where only a sample of them was counted
-
-    @property
-    def rows(self) -> int:
-        """[rows] in all."""
-        return self.all_rows or sum(self.counts.values())
-
-    @property
-    def longest(self) -> int:
-        """[tokens] of the longest row."""
-        return max(self.counts)
 
 
 def from_counts(histogram: Histogram, max_length: int) -> Lengths:
@@ -360,7 +338,5 @@ def check_lengths(section: DataSection, found: Lengths) -> None:
 
 
 def _at(found: Lengths, probability: float) -> float:
-    place = probability * (len(found.quantiles) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(found.quantiles) - 1)
-    return found.quantiles[low] + (place - low) * (found.quantiles[high] - found.quantiles[low])
+    grid = np.linspace(0.0, 1.0, len(found.quantiles))
+    return float(np.interp(probability, grid, found.quantiles))

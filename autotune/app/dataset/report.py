@@ -16,55 +16,20 @@ from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.lengths import KIND, SCHEMA_VERSION, from_counts
 from autotune.catalog.files import write_whole
 from autotune.catalog.models.models import find_model
+from autotune.domain.answer.dataset import DatasetReport
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_count
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.app.dataset.count import Count
-    from autotune.app.dataset.lengths import Histogram
     from autotune.domain.job import Lengths
 
 WASTE_BATCH = 8  # rows padded together when the caller states no micro-batch
 Note = tuple[str, str, str]  # key of the job, value, why
 PROBABILITIES = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetReport:
-    """What the lengths of a data set say. Shares are fractions; lengths are tokens a row."""
-
-    path: str
-    tokenizer: str
-    basis: str  # counted, sampled or estimated
-    reason: str  # why the tokens are an estimate; empty where they are not
-    template: str  # how chats and answered questions were put together; empty without any
-    files: int
-    rows_counted: int  # of them; fewer than rows in a sample
-    max_length: int  # rows were cut to it
-    rows: int
-    tokens: int  # after truncation
-    tokens_p10: float  # how far they may be off; equal to tokens where every row was counted
-    tokens_p90: float
-    quantiles: tuple[tuple[float, float], ...]  # (probability, tokens), after truncation
-    mean: float
-    p50: float
-    p95: float
-    maximum: int
-    longest_row: int  # before truncation, of the rows that were counted
-    truncated_rows: int
-    truncated_tokens: int
-    batch_size: int  # rows padded together in the figures that follow
-    padding_waste: float  # share of a batch's tokens that are padding, padded to its longest row
-    padding_waste_max_length: float  # the same, padded to max_length
-    packing_gain: float  # tokens saved by packing into max_length, share of those padded
-    grouping_gain: float  # tokens saved by batching rows of similar length, share of those padded
-    job_lines: tuple[tuple[str, str], ...]  # a data section for a job file, and what it does
-    lengths: Lengths
-    histogram: Histogram
 
 
 def dataset_histogram(

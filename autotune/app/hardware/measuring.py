@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.hardware.this_machine import MOST_LOG_SD, known_of, with_facts
 from autotune.catalog.devices import default_host
 from autotune.domain.device import Offer
-from autotune.domain.outcome import Z90
+from autotune.domain.outcome import Z90, Spread
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
@@ -39,26 +39,12 @@ REFERENCE: dict[str, Any] = {  # whose step is told where no job was named
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """[s] an optimizer step: the middle and the ends of its 80 % interval."""
-
-    p10: float
-    p50: float
-    p90: float
-
-    @property
-    def factor(self) -> float:
-        """The upper end over the lower."""
-        return self.p90 / self.p10
-
-
-@dataclass(frozen=True, slots=True)
 class Effect:
-    """A job's modelled step on this machine without the facts and with them."""
+    """[s] A job's modelled step on this machine without the facts and with them."""
 
     job: str
-    before: Range
-    after: Range
+    before: Spread
+    after: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +125,11 @@ def _effect(local: LocalDevice, done: Measurement, job: Job | None) -> Effect | 
     ))  # fmt: skip
 
 
-def _step(job: Job, offer: Offer) -> Range:
-    """The modelled step of the trainer's defaults on the offer."""
+def _step(job: Job, offer: Offer) -> Spread:
+    """[s] The modelled step of the trainer's defaults on the offer."""
     from autotune.app.job.evidence import default_config
 
     here = replace(job, offers=(offer,), today=None, evidence=())
     bill = Pricing(here).of([(offer, default_config(here, offer))])
     step_s, grow = float(bill.step_s[0]), math.exp(Z90 * bill.at("compute", "log_sd", 0))
-    return Range(step_s / grow, step_s, step_s * grow)
+    return Spread(step_s / grow, step_s, step_s * grow)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from autotune.app.dataset.count import Count
-    from autotune.app.dataset.lengths import Histogram
     from autotune.app.dataset.published_rows import Published
+    from autotune.domain.answer.dataset import Histogram
     from autotune.domain.job import Job, Lengths, Objective
     from autotune.domain.model import Model
     from autotune.domain.typed.job import (

@@ -11,8 +11,6 @@ never became part of a past run (`described`).
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections import Counter
@@ -24,13 +22,14 @@ from autotune.app.learn.walk import Unreadable, walk
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.evidence.cases import Refused
-from autotune.evidence.learned.effects import Residual, believed, effects_on, residual_of_run
+from autotune.evidence.learned.effects import Usable, believed, effects_on, residual_of_run
 from autotune.evidence.learned.residuals import remember, residuals
 from autotune.evidence.learned.run import case_of_run
 from autotune.evidence.learned.store import Keeping, keep, known_runs, store_path
 from autotune.evidence.record.row import COLUMNS
 from autotune.frozen import dataclass
 from autotune.pricing import plain_bill
+from autotune.report.layout.csv_rows import rows_csv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,15 +41,6 @@ if TYPE_CHECKING:
     from autotune.evidence.learned.run import PastRun
 
 EXAMPLES = 3  # places named of each reason
-
-
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """A run that teaches, with its prediction."""
-
-    run: PastRun
-    place: Path
-    residual: Residual
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,24 +244,8 @@ def _machines(usable: list[Usable]) -> tuple[MachineSaid, ...]:
 def export_rows(usable: Sequence[Usable], path: Path) -> str:
     """Write the rows and give back where. Raises InputError where the file cannot be written."""
     try:
-        write_whole(path, table_of(usable))
+        write_whole(path, rows_csv([own.run.row.texts for own in usable], COLUMNS))
     except OSError as error:
         msg = f"{path} cannot be written: {error.strerror or error}"
         raise InputError(msg, "name a file in a folder that exists") from None
     return str(path)
-
-
-def table_of(usable: Sequence[Usable]) -> str:
-    """The rows as text, a header first."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for own in usable:
-        row = own.run.row
-        writer.writerow({column: _inert(row.texts[column]) for column in COLUMNS})
-    return stream.getvalue()
-
-
-def _inert(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in {"=", "+", "@", "\t"} else text

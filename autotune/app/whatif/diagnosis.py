@@ -54,15 +54,9 @@ class Deciding:
     """
 
     index: int
-    cost: float
     told_apart: tuple[tuple[str, str], ...]
     together: tuple[tuple[str, str], ...]
     shows: dict[str, dict[str, float]]
-
-    @property
-    def decides(self) -> bool:
-        """Whether it tells all explanations apart."""
-        return not self.together
 
 
 def deciding_probe(
@@ -75,15 +69,7 @@ def deciding_probe(
     told apart where the log ratio of a part exceeds 1.96 sd of a measurement's noise from the
     middle between them, on either side. Where no candidate decides, the one that tells most pairs
     apart, the cheapest of those; None when none tells anything.
-
-    Raises InputError for fewer than two explanations, or models of different candidates.
     """
-    if len(explanations) < 2:  # noqa: PLR2004 - one explanation needs no decision
-        msg = f"{len(explanations)} explanations; a probe decides between at least two"
-        raise InputError(msg)
-    if any(len(model) != len(cost) for model in explanations.values()):
-        msg = "the explanations are cost models of different candidates"
-        raise InputError(msg, "price the same candidates under each belief")
     pairs = list(combinations(explanations, 2))
     apart = np.stack([_apart(explanations[a], explanations[b]) for a, b in pairs])
     allowed = np.ones(len(cost), np.bool_) if fits is None else fits
@@ -94,7 +80,6 @@ def deciding_probe(
     index = int(at[np.argmin(cost[at])])
     return Deciding(
         index=index,
-        cost=float(cost[index]),
         told_apart=tuple(p for p, row in zip(pairs, apart, strict=True) if row[index]),
         together=tuple(p for p, row in zip(pairs, apart, strict=True) if not row[index]),
         shows={

@@ -30,10 +30,6 @@ from autotune.domain.units import HOUR_S, parse_seconds
 
 MOST_REPEATS, MOST_STAGES, MOST_RUNS = 1000, 100, 2000
 MOST_HOURS = 1e6
-JOB_KEYS = (
-    "model", "method", "data", "train", "evaluation", "limits", "lock", "allow", "software",
-    "evidence",
-)  # fmt: skip
 
 
 def _hours(value: object) -> object:
@@ -74,6 +70,9 @@ class JobKeys(Section):
     allow: Any = None
     software: Any = None
     evidence: Any = None
+
+
+JOB_KEYS = tuple(JobKeys.model_fields)
 
 
 class RunSection(JobKeys):

@@ -48,6 +48,7 @@ from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import FloatArray
@@ -103,6 +104,15 @@ class Residual:
     def machine(self) -> str:
         """Such as "2x h100-nvl"."""
         return f"{self.count}x {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """A run that teaches, where it lies, and how far it is from its prediction."""
+
+    run: PastRun
+    place: Path
+    residual: Residual
 
 
 def residual_of(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count
 from autotune.report.layout.blocks import (
@@ -22,48 +23,18 @@ from autotune.report.schema import SCHEMA_VERSION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.domain.answer.dataset import DatasetReport
+
 BUCKETS = 12
-_SCALARS = (
-    "path", "tokenizer", "basis", "reason", "template", "files", "rows_counted", "max_length",
-    "rows", "tokens", "tokens_p10", "tokens_p90", "mean", "p50", "p95", "maximum",
-    "longest_row", "truncated_rows", "truncated_tokens", "batch_size", "padding_waste",
-    "padding_waste_max_length", "packing_gain", "grouping_gain",
-)  # fmt: skip
 
 
-class HistogramLike(Protocol):
-    """Rows by their length in tokens, before truncation."""
-
-    @property
-    def counts(self) -> Mapping[int, int]:
-        """Rows of each length."""
-        ...
-
-
-class DatasetLike(Protocol):
-    """What `autotune dataset` found; its fields are read by name."""
-
-    @property
-    def quantiles(self) -> tuple[tuple[float, float], ...]:
-        """(probability, tokens) after truncation."""
-        ...
-
-    @property
-    def histogram(self) -> HistogramLike:
-        """Every length."""
-        ...
-
-    @property
-    def job_lines(self) -> tuple[tuple[str, str], ...]:
-        """Data sections for a job file, and what each does."""
-        ...
-
-
-def dataset_payload(report: DatasetLike) -> dict[str, Any]:
+def dataset_payload(report: DatasetReport) -> dict[str, Any]:
     """Figures, quantiles and a coarse histogram; lengths in tokens, shares as fractions."""
+    figures = {each.name: getattr(report, each.name) for each in fields(report)}
+    del figures["lengths"]
     return {
         "schema_version": SCHEMA_VERSION,
-        **{name: getattr(report, name) for name in _SCALARS},
+        **figures,
         "quantiles": [{"probability": p, "tokens": tokens} for p, tokens in report.quantiles],
         "histogram": _buckets(report.histogram.counts),
         "job_lines": [{"line": line, "does": does} for line, does in report.job_lines],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import MB, format_count, format_range, format_seconds
 from autotune.report.layout.blocks import (
@@ -22,33 +22,12 @@ from autotune.report.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
-    from autotune.evidence.learned.effects import Residual
-    from autotune.evidence.learned.run import PastRun
+    from autotune.evidence.learned.effects import Usable
 
 MOST_KINDS = 20  # of runs, listed in the text
 _RUN = ("id", "source", "model", "device", "device_count", "method", "grade", "step_time_s",
         "measured_over_modelled", "save_s", "place")  # fmt: skip
-
-
-class UsableLike(Protocol):
-    """A run that teaches."""
-
-    @property
-    def run(self) -> PastRun:
-        """The run."""
-        ...
-
-    @property
-    def place(self) -> Path:
-        """Where it lies."""
-        ...
-
-    @property
-    def residual(self) -> Residual:
-        """How far it is from its prediction."""
-        ...
 
 
 def learned_payload(found: Any, exported: str | None, *, dry_run: bool) -> dict[str, Any]:  # noqa: ANN401 - its fields
@@ -81,7 +60,7 @@ def learned_payload(found: Any, exported: str | None, *, dry_run: bool) -> dict[
     }  # fmt: skip
 
 
-def _run(own: UsableLike) -> dict[str, Any]:
+def _run(own: Usable) -> dict[str, Any]:
     row = own.run.row
     return {
         "id": row.id,
