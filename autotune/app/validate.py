@@ -215,11 +215,7 @@ def _shipped(table: Table, traced: Callable[[Predictions], Predictions]) -> Vali
         replaced[HEADLINE] = traced(replaced[HEADLINE])
         for name, theirs in replaced.items():
             every = residuals(table.cases, theirs)
-            memory = [
-                item
-                for item in once(every, lambda r: (r.case.replicate_key, r.kind))
-                if item.kind != "time" and exact(item)
-            ]
+            memory = [item for item in once(every) if item.kind != "time" and exact(item)]
             steps = unseen[name].steps
             tables[name] = left_out_errors(UNITS[name], steps, memory, table.cases, theirs)
         return replaced[HEADLINE]

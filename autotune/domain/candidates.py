@@ -17,7 +17,7 @@ from autotune.domain.config import KNOBS, UNSET, Config
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -126,6 +126,15 @@ class Candidate:
 
 
 AUTO: tuple[KnobValue, ...] = ()  # worked out: every split, a closed form, what the device wants
+
+
+def by_job(runs: Sequence[Candidate]) -> Iterator[tuple[list[int], Candidates]]:
+    """Places and columns of the candidates of every job among several: what is priced together."""
+    jobs: dict[int, list[int]] = {}
+    for place, run in enumerate(runs):
+        jobs.setdefault(id(run.job), []).append(place)
+    for places in jobs.values():
+        yield places, Candidates.of([(runs[i].offer, runs[i].config) for i in places])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from autotune.cost.bill import micro_steps
 from autotune.cost.constants import KINDS, RESERVED_KINDS
-from autotune.domain.candidates import Candidates
+from autotune.domain.candidates import by_job
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.cases import READ_AS, left_out_key
 from autotune.evidence.fit.time import REFERENCE
@@ -104,12 +105,10 @@ class Residual:
 
 def predict(cases: Iterable[MeasuredCase], price: Price) -> dict[str, Prediction]:
     """The cost model's answer for every case by id; cases of one job are priced together."""
-    by_job: dict[int, list[MeasuredCase]] = {}
-    for case in cases:
-        by_job.setdefault(id(case.job), []).append(case)
+    every = list(cases)
     found: dict[str, Prediction] = {}
-    for group in by_job.values():
-        candidates = Candidates.of([(case.offer, case.config) for case in group])
+    for places, candidates in by_job(every):
+        group = [every[i] for i in places]
         found.update(_predictions(group, price(group[0].job, candidates)))
     return found
 
@@ -156,21 +155,13 @@ def with_memory(found: Prediction, own: Mapping[str, float]) -> Prediction:
 def _step_spread(bill: Bill) -> tuple[FloatArray, FloatArray]:
     """([n], [n]) log sd of a step on both sides: compute and communication err independently."""
     compute, links = bill.tables["compute"], bill.tables["collectives"]
-    micro = _knob(bill, "micro_batch_size")
-    counts = np.asarray([o.count for o in bill.candidates.levels["offer"]], np.float64)
-    per_step = bill.job.global_batch_size / (micro * counts[bill.candidates.codes["offer"]])
+    per_step = micro_steps(bill.job, bill.candidates)
     link_s = per_step * links.gather("per_micro_s") + links.gather("per_step_s")
     share = np.clip(link_s / np.maximum(bill.step_s, 1e-12), 0.0, 1.0)
     spread: FloatArray = np.hypot(
         (1 - share) * compute.gather("log_sd"), share * links.gather("log_sd")
     )
     return spread, np.hypot(spread, (1 - share) * compute.gather("slow_log_sd"))
-
-
-def _knob(bill: Bill, name: str) -> FloatArray:
-    levels = np.asarray(bill.candidates.levels[name], np.float64)
-    values: FloatArray = levels[bill.candidates.codes[name]]
-    return values
 
 
 def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction]) -> list[Residual]:

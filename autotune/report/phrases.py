@@ -309,13 +309,18 @@ def speed_phrase(row: Row) -> str:
     )
 
 
-def change_phrase(before: float, after: float, shown: str) -> str:
-    """A signed change with its percentage: "-25.6 h (-67%)". `shown` is its absolute size."""
+def moved_cells(before: float, after: float, show: Callable[[float], str]) -> tuple[str, str, str]:
+    """A figure before and after, and by how much it changed."""
+    return show(before), show(after), change_phrase(before, after, show)
+
+
+def change_phrase(before: float, after: float, show: Callable[[float], str]) -> str:
+    """A signed change with its percentage: "-25.6 h (-67%)"."""
     if before == after:
         return "same"
     sign = "-" if after < before else "+"
     percent = f" ({sign}{abs(100 * (after - before) / before):.0f}%)" if before else ""
-    return f"{sign}{shown}{percent}"
+    return f"{sign}{show(abs(after - before))}{percent}"
 
 
 def nothing_saved(today: Row, pick: Row) -> str:

@@ -39,7 +39,7 @@ from autotune.cost.constants import (
 )
 from autotune.cost.memory import component as memory
 from autotune.cost.memory.cache import PRIORS
-from autotune.domain.candidates import Candidates
+from autotune.domain.candidates import by_job
 from autotune.evidence.cases import (
     SMALLEST,
     both_outcomes,
@@ -51,7 +51,7 @@ from autotune.evidence.fit.least_squares import minimise
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from autotune.cost.columns import Columns, FloatArray, Outputs, Table
     from autotune.domain.job import Job
@@ -98,21 +98,19 @@ def memory_rows(cases: Sequence[MeasuredCase]) -> MemoryRows:
     names = [f.name for f in fields(MemoryRows) if f.name not in {"cases", "cache"}]
     arrays = {name: np.empty(len(cases)) for name in names}
     cache = np.empty((len(cases), len(PRIORS)))
-    for at, table in by_job(cases, component):
+    for at, table in tables_of(cases, component):
         for name in names:
             arrays[name][at] = table.gather(name)
         cache[at] = np.stack([table.gather(f"cache {term}") for term in PRIORS], axis=1)
     return MemoryRows(tuple(cases), cache=cache, **arrays)
 
 
-def by_job(cases: Sequence[MeasuredCase], component: Component) -> Iterable[tuple[Any, Table]]:
-    """(positions, table) of the cases of every job."""
-    jobs: dict[int, list[int]] = {}
-    for i, case in enumerate(cases):
-        jobs.setdefault(id(case.job), []).append(i)
-    for at in jobs.values():
-        own = [(cases[i].offer, cases[i].config) for i in at]
-        yield np.asarray(at), tabulate(component, cases[at[0]].job, Candidates.of(own))
+def tables_of(
+    cases: Sequence[MeasuredCase], component: Component
+) -> Iterator[tuple[list[int], Table]]:
+    """(places, table) of the cases of every job."""
+    for places, candidates in by_job(cases):
+        yield places, tabulate(component, cases[places[0]].job, candidates)
 
 
 def _features(job: Job, columns: Columns) -> Outputs:

@@ -36,9 +36,9 @@ from autotune.evidence.fit.memory import (
     CACHED_PRIOR,
     WITHIN_SD,
     MemoryFit,
-    by_job,
     fit_memory,
     memory_rows,
+    tables_of,
     with_spreads,
 )
 from autotune.frozen import dataclass
@@ -125,7 +125,7 @@ def _price(
 
     component = Component("memory", memory.READS, outputs)
     found: Predicted = {}
-    for at, table in by_job(cases, component):
+    for at, table in tables_of(cases, component):
         values = {name: table.gather(name) for name in (*OUTPUTS, *_EXTRA)}
         for place, i in enumerate(at):
             found[cases[i].id] = {name: float(own[place]) for name, own in values.items()}

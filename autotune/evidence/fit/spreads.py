@@ -35,7 +35,7 @@ from autotune.cost.spread.uncertainty import (
     slow_source_variance,
 )
 from autotune.domain.outcome import Z90
-from autotune.evidence.cases import SMALLEST, left_out_key, source_of, student_90
+from autotune.evidence.cases import SMALLEST, equal_weights, left_out_key, source_of, student_90
 from autotune.evidence.fit.least_squares import minimise
 from autotune.evidence.fit.programs import sides_of
 from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit
@@ -84,8 +84,7 @@ class LeftOut:
     @property
     def weights(self) -> FloatArray:
         """[n] weights that give every group the same share; they sum to 1."""
-        sizes = {group: self.groups.count(group) for group in set(self.groups)}
-        own = np.asarray([1.0 / sizes[group] for group in self.groups])
+        own = equal_weights(self.groups)
         shares: FloatArray = own / own.sum()
         return shares
 

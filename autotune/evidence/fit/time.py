@@ -34,7 +34,7 @@ from autotune.cost.spread.uncertainty import (
 from autotune.cost.time import collectives, compute, data
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
-from autotune.domain.candidates import Candidates
+from autotune.domain.candidates import by_job
 from autotune.evidence.fit.least_squares import minimise
 from autotune.frozen import dataclass
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import Columns, FloatArray, Outputs
     from autotune.cost.time.collectives import Communication
+    from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.evidence.cases import MeasuredCase
 
@@ -145,18 +146,14 @@ def measured_steps(cases: Sequence[MeasuredCase]) -> MeasuredSteps:
     if not cases:
         msg = "no measured step to take terms of"
         raise ValueError(msg)
-    by_job: dict[int, list[int]] = {}
-    for i, case in enumerate(cases):
-        by_job.setdefault(id(case.job), []).append(i)
     order: list[int] = []
     terms: list[StepTerms] = []
     steps: list[OptimizerTerms] = []
     links: list[Communication] = []
     features: list[Features] = []
     batches: list[FloatArray] = []
-    for places in by_job.values():
+    for places, candidates in by_job(cases):
         job = cases[places[0]].job
-        candidates = Candidates.of([(cases[i].offer, cases[i].config) for i in places])
         order.extend(places)
         terms.append(_of_rows(step_terms, job, candidates))
         steps.append(_of_rows(optimizer_terms, job, candidates))

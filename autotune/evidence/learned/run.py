@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.catalog.models.hf_config import model_from_config
@@ -113,11 +113,6 @@ def _version(text: str | None) -> tuple[int, ...] | None:
     parts = (text or "").split("+")[0].split(".")[:3]
     numbers = [int(part) for part in parts if part.isdecimal() and len(part) < 6]  # noqa: PLR2004
     return tuple(numbers) if len(numbers) >= 2 else None  # noqa: PLR2004
-
-
-def as_json(run: PastRun) -> dict[str, Any]:
-    """The run as it is kept."""
-    return asdict(run)
 
 
 def from_json(entry: Any) -> PastRun:  # noqa: ANN401 - parsed JSON

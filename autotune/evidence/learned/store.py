@@ -6,6 +6,7 @@ run that is read twice, or that two loggers wrote down, is one run: the one that
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from autotune.catalog.files import home_dir, kept_entries, merging, set_aside, write_json
@@ -58,8 +59,6 @@ def keep(runs: Iterable[PastRun]) -> Keeping:
     A damaged file is put aside under another name, never written over; its readable runs stay.
     Raises OSError where the home cannot be written.
     """
-    from autotune.evidence.learned.run import as_json
-
     path = store_path()
     with merging(path):
         known = known_runs()
@@ -71,6 +70,6 @@ def keep(runs: Iterable[PastRun]) -> Keeping:
             new += before is None
             kept[run.id] = run if before is None or run.grade <= before.grade else before
         latest = list(kept.values())[-MOST_KEPT:]
-        content = {"schema_version": 1, "runs": [as_json(run) for run in latest]}
+        content = {"schema_version": 1, "runs": [asdict(run) for run in latest]}
         write_json(path, content)
     return Keeping(new, len(latest), note)

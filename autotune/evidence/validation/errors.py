@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.evidence.cases import weighted_quantile
+from autotune.evidence.cases import equal_weights, weighted_quantile
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Sequence
 
     from autotune.evidence.accuracy import Residual
 
@@ -36,10 +36,7 @@ class Errors:
 
 def _weights(items: Sequence[Residual]) -> np.ndarray:
     """[n] weights that give every (source, model, GPU) the same share; they sum to 1."""
-    sizes: dict[tuple[str, ...], int] = {}
-    for item in items:
-        sizes[item.case.group[:3]] = sizes.get(item.case.group[:3], 0) + 1
-    weights = np.asarray([1.0 / sizes[item.case.group[:3]] for item in items])
+    weights = equal_weights([item.case.group[:3] for item in items])
     shares: np.ndarray = weights / weights.sum()
     return shares
 
@@ -84,11 +81,11 @@ def primary(item: Residual) -> bool:
     return bool(item.case.peak and item.kind == item.case.peak.kind)
 
 
-def once(items: Sequence[Residual], key: Callable[[Residual], Hashable]) -> list[Residual]:
-    """One residual per replicated configuration: that of the newest snapshot."""
-    kept: dict[Hashable, Residual] = {}
+def once(items: Sequence[Residual]) -> list[Residual]:
+    """One residual of a kind per replicated configuration: that of the newest snapshot."""
+    kept: dict[tuple[str, str], Residual] = {}
     for item in items:
-        own = key(item)
+        own = item.case.replicate_key, item.kind
         if own not in kept or (kept[own].case.older and not item.case.older):
             kept[own] = item
     return list(kept.values())

@@ -109,7 +109,7 @@ def validate(
     """
     priced = predict(cases, price)
     predictions = priced if memory_of is None else memory_of(priced)
-    every = once(residuals(cases, predictions), lambda r: (r.case.replicate_key, r.kind))
+    every = once(residuals(cases, predictions))
     counted = [r for r in every if exact(r)]
     memory = [r for r in counted if primary(r)]
     time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.domain.units import format_seconds, format_usd
 from autotune.report.layout.bars import TIME_LABELS
 from autotune.report.layout.blocks import Section, bullets, section, table
-from autotune.report.phrases import change_phrase
+from autotune.report.phrases import moved_cells
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
     closing_section,
@@ -22,9 +22,6 @@ from autotune.report.screens.screen import (
 )
 from autotune.report.sections.recompute import changed_section, leads, parts_of, variants_table
 from autotune.report.sections.unknown_lengths import lengths_open
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Payload = dict[str, Any]
 CHANGES, PARTS, VARIANTS = 6, 4, 8
@@ -61,7 +58,8 @@ def _bill(part: Payload, most: int) -> Section:
     before, after = part["before"], part["after"]
     if before is None or after is None or lengths_open(part["job"]):
         return Section("", ())
-    least = SMALL * max(before["duration_s"]["p50"], after["duration_s"]["p50"])
+    ends = {key: (before[key]["p50"], after[key]["p50"]) for key in ("duration_s", "cost_usd")}
+    least = SMALL * max(ends["duration_s"])
     moved = {
         name: (before["time_s"].get(name, 0.0), after["time_s"].get(name, 0.0))
         for name in TIME_LABELS
@@ -70,18 +68,11 @@ def _bill(part: Payload, most: int) -> Section:
         (name for name, (old, new) in moved.items() if abs(new - old) >= least),
         key=lambda name: -abs(moved[name][1] - moved[name][0]),
     )
-    rows = [
-        _row("time", before["duration_s"]["p50"], after["duration_s"]["p50"], format_seconds),
-        _row("cost", before["cost_usd"]["p50"], after["cost_usd"]["p50"], format_usd),
-        *(_row(f"  {TIME_LABELS[name]}", *moved[name], format_seconds) for name in told[:most]),
-    ]
+    parts = {f"  {TIME_LABELS[name]}": moved[name] for name in told[:most]}
+    figures = {"time": ends["duration_s"], **parts}
+    rows = [(name, *moved_cells(*pair, format_seconds)) for name, pair in figures.items()]
+    rows.insert(1, ("cost", *moved_cells(*ends["cost_usd"], format_usd)))
     return section("What it takes", table(rows, "", ">before", ">after", ">change"))
-
-
-def _row(
-    name: str, before: float, after: float, show: Callable[[float], str]
-) -> tuple[str, str, str, str]:
-    return name, show(before), show(after), change_phrase(before, after, show(abs(after - before)))
 
 
 def _doubted(part: Payload, most: int) -> Section:

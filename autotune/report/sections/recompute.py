@@ -24,9 +24,9 @@ from autotune.report.payload import (
     row_payload,
 )
 from autotune.report.phrases import (
-    change_phrase,
     config_phrase,
     marked_name,
+    moved_cells,
     offer_name,
     price_marks,
     seconds_span,
@@ -45,7 +45,7 @@ from autotune.report.sections.unknown_lengths import (
 from autotune.report.sections.waterfall import waterfall_section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.domain.answer.recompute import Recomputation, Recomputed
     from autotune.report.layout.blocks import Block
@@ -232,9 +232,7 @@ def _bill(part: Payload) -> Section:
     rows = [
         (
             label,
-            format_seconds(before["time_s"].get(name, 0.0)),
-            format_seconds(after["time_s"][name]),
-            _moved(before["time_s"].get(name, 0.0), after["time_s"][name], format_seconds),
+            *moved_cells(before["time_s"].get(name, 0.0), after["time_s"][name], format_seconds),
             why.get(f"time_s.{name}", ""),
         )
         for name, label in TIME_LABELS.items()
@@ -242,13 +240,9 @@ def _bill(part: Payload) -> Section:
     ]
     for name, show in (("duration_s", format_seconds), ("cost_usd", format_usd)):
         old, new = before[name]["p50"], after[name]["p50"]
-        rows.append((name.rpartition("_")[0], show(old), show(new), _moved(old, new, show), ""))
+        rows.append((name.rpartition("_")[0], *moved_cells(old, new, show), ""))
     titles = ("", ">before", ">after", ">change", "because of")
     return section("The bill", table(rows, *titles))
-
-
-def _moved(before: float, after: float, show: Callable[[float], str]) -> str:
-    return change_phrase(before, after, show(abs(after - before)))
 
 
 def _fall(part: Payload) -> Section:

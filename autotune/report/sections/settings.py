@@ -13,7 +13,6 @@ from autotune.report.layout.blocks import Paragraph, Section, bullets, section, 
 from autotune.report.phrases import (
     NO_CHANGE,
     VERDICT,
-    change_phrase,
     config_phrase,
     differences,
     global_batch,
@@ -22,6 +21,7 @@ from autotune.report.phrases import (
     marked_name,
     marks_note,
     memory_phrase,
+    moved_cells,
     offer_name,
     price_marks,
     probability,
@@ -102,12 +102,12 @@ def today_section(payload: RecommendationPayload) -> Section:
         rows.insert(0, ("machine", offer_name(today), offer_name(pick), ""))
     if not lengths_open(payload.job):
         rows += [
-            _quantity("duration", today.duration_s.p50, pick.duration_s.p50, "s"),
-            _quantity("cost", today.cost_usd.p50, pick.cost_usd.p50, "usd"),
-            _quantity("a step", today.step_time_s, pick.step_time_s, "s"),
+            ("duration", *moved_cells(today.duration_s.p50, pick.duration_s.p50, format_seconds)),
+            ("cost", *moved_cells(today.cost_usd.p50, pick.cost_usd.p50, format_usd)),
+            ("a step", *moved_cells(today.step_time_s, pick.step_time_s, format_seconds)),
         ]
     before, after = today.memory_bytes["total"], pick.memory_bytes["total"]
-    rows.append(_quantity("peak memory", before, after, "bytes"))
+    rows.append(("peak memory", *moved_cells(before, after, format_bytes)))
     blocks: list[Block] = [table(rows, "", ">today", ">pick", ">change")]
     if lengths_open(payload.job):
         blocks.append(Paragraph(NO_SAVING))
@@ -120,12 +120,6 @@ def today_section(payload: RecommendationPayload) -> Section:
             )
         )
     return Section("Beside today", tuple(blocks))
-
-
-def _quantity(name: str, before: float, after: float, unit: str) -> tuple[str, str, str, str]:
-    show = {"s": format_seconds, "usd": format_usd, "bytes": format_bytes}[unit]
-    change = change_phrase(before, after, show(abs(after - before)))
-    return name, show(before), show(after), change
 
 
 def alternatives_section(payload: RecommendationPayload) -> Section:
