@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -90,12 +91,17 @@ def _open_closed_streams() -> None:
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
+# What a file's name must not do to the terminal: control characters, and text turned around.
+_STEERING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
 def emit(text: str) -> None:
     """Print a result. A reader that has gone away ends the printing, not the program."""
     from autotune.domain.secrets import without_secrets
     from autotune.report.layout.text import to_ascii
 
     text, _ = without_secrets(text)
+    text = _STEERING.sub(lambda found: repr(found[0])[1:-1], text)
     try:
         sys.stdout.write(text if _shows_blocks(sys.stdout) else to_ascii(text))
         if not text.endswith("\n"):

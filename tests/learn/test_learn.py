@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
-from autotune.app.learn.learn import learn
+from autotune.app.learn.learn import _knows, learn
+from autotune.app.learn.tracked import TENSORBOARD
 from autotune.cli.application import run
 from autotune.domain.errors import InputError
+from autotune.evidence.learned.run import PastRun
 from autotune.evidence.learned.store import known_runs, store_path
 
 if TYPE_CHECKING:
@@ -257,3 +260,26 @@ def test_each_refusal_has_a_reason_of_its_own(
     (refusal,) = learn([tmp_path]).refusals
     assert reason in refusal.reason
     assert "somebody" not in refusal.reason
+
+
+def test_a_tracker_without_adapters_gives_way_to_any_other_logger_of_a_run() -> None:
+    tracker = PastRun("one", TENSORBOARD, "hf", "A", {})
+    output = PastRun("one", "Trainer output", "hf", "B", {})
+    assert _knows(output) > _knows(tracker)
+    assert _knows(replace(output, grade="A")) > _knows(output)
+
+
+def test_what_is_damaged_is_said_once_and_its_name_does_not_steer_the_terminal(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "trainer_state.json").write_text('{"x":')
+    (tmp_path / "\x1b[31mred\u202e.ipynb").write_text("[]")
+    assert run(["learn", str(tmp_path)]) == 2
+    told = " ".join(capsys.readouterr().out.split())
+    assert "trainer_state.json is damaged: cut short" in told
+    assert "not a notebook" in told
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+    assert "\\x1b[" in told
+    assert "31mred\\u202e.ipynb" in told

@@ -82,6 +82,46 @@ def test_an_adapters_own_base_is_read_where_it_still_lies_on_this_machine(tmp_pa
     assert not _read(out).model
 
 
+def _with_adapter(trained: Path, folder: Path, *targets: str) -> Path:
+    out = Path(shutil.copytree(trained / "out", folder / "out"))
+    (out / "adapter_config.json").write_text(json.dumps({"r": 8, "target_modules": targets}))
+    return out
+
+
+@pytest.mark.slow
+def test_an_adapter_may_name_its_modules_layer_by_layer(trained: Path, tmp_path: Path) -> None:
+    names = [f"model.layers.{n}.self_attn.{name}" for n in (0, 1) for name in ("q_proj", "v_proj")]
+    cells = past_run(_read(_with_adapter(trained, tmp_path, *names))).cells
+    assert (cells["task"], cells["target_modules"]) == ("lora", "q_proj v_proj")
+
+
+@pytest.mark.slow
+def test_a_run_whose_job_makes_no_sense_is_left_out_and_costs_no_other(
+    trained: Path, tmp_path: Path
+) -> None:
+    _with_adapter(trained, tmp_path, "nosuch")
+    found = learn([tmp_path, trained / "out"], dry_run=True)
+    assert found.read == 2
+    assert any("LoRA targets" in each.reason for each in found.refusals)
+
+
+@pytest.mark.slow
+def test_an_output_and_a_tracker_are_one_run_though_one_leaves_the_first_steps_out(
+    trained: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(trained / "out", tmp_path / "out"))
+    whole = json.loads((out / "train_results.json").read_text())["train_runtime"]
+    for path in out.rglob("trainer_state.json"):
+        state = json.loads(path.read_text())
+        for line in state["log_history"]:
+            line.setdefault("train_runtime", whole * line["step"] / STEPS)
+        path.write_text(json.dumps(state))
+    slope, plain = past_run(_read(out)), past_run(_read(trained / "out"))
+    assert any(note.startswith("slope of train_runtime") for note in slope.notes)
+    assert slope.steps < plain.steps
+    assert slope.id == plain.id
+
+
 @pytest.mark.slow
 def test_a_checkpoint_alone_is_the_run_it_is_of(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained / "out" / "checkpoint-60", tmp_path / "out" / "checkpoint-60")

@@ -270,12 +270,13 @@ def _notes(found: Found, timed: Timed, notes: tuple[str, ...]) -> str:
 
 
 def _content(found: Found, timed: Timed) -> str:
-    """The run by its figures: two loggers of one training print the same runtime.
+    """The run by its figures: two loggers of one training print the same runtime and steps.
 
     TensorBoard keeps it in 32 bits, which moves a tie to the other side.
     """
     if found.runtime_s:
-        return identity_of("runtime", timed.steps, f"{float(np.float32(found.runtime_s)):.4g}")
+        steps = found.steps or timed.steps  # a slope leaves the first ones out
+        return identity_of("runtime", steps, f"{float(np.float32(found.runtime_s)):.4g}")
     return identity_of("slope", found.source, timed.steps, f"{timed.step_s:.4g}", sorted(NOISE))
 
 

@@ -99,9 +99,12 @@ def learn(paths: list[Path], machine: Machine | None = None, *, dry_run: bool = 
         except (Unreadable, Refused) as reason:
             refused.append((str(reason), str(place)))
             continue
+        except InputError as reason:  # what it says of its job is none that can be priced
+            refused.append((reason.message, str(place)))
+            continue
         before = runs.get(run.id)
         doubles += before is not None
-        if before is None or run.grade < before[0].grade:
+        if before is None or _knows(run) > _knows(before[0]):
             runs[run.id] = (run, place)
     if not runs and not refused:
         raise _nothing(paths, seen)
@@ -111,7 +114,8 @@ def learn(paths: list[Path], machine: Machine | None = None, *, dry_run: bool = 
     said = (keeping.note, *seen.unreadable[:EXAMPLES], seen.cut)
     warnings = [note for note in said if note]
     if doubles:
-        warnings.append(f"{doubles} runs were logged twice, and count once")
+        what = "1 run was" if doubles == 1 else f"{doubles} runs were"
+        warnings.append(f"{what} logged more than once, and counted once")
     return Learned(
         files=seen.files, folders=len(seen.folders), read=len(runs) + len(refused) - len(doubted),
         usable=tuple(usable), refusals=_counted(refused), machines=_machines(usable), kept=kept,
@@ -162,6 +166,11 @@ def _of_folder(
         yield path, lambda path=path: notebook.read(path)  # type: ignore[misc]
 
 
+def _knows(run: PastRun) -> tuple[bool, int]:
+    """How much a logger knows of a run: TensorBoard and MLflow have no adapter's settings."""
+    return run.source not in {tracked.TENSORBOARD, tracked.MLFLOW}, -ord(run.grade)
+
+
 def _priced(
     runs: dict[str, tuple[PastRun, Path]],
 ) -> tuple[list[Usable], list[tuple[str, str]]]:
@@ -192,7 +201,7 @@ def unlearned(found: Learned) -> InputError | None:
     most = found.refusals[0]
     msg = f"the run cannot be used: {most.reason}"
     if found.read > 1:
-        msg = f"none of {found.read:,} runs can be used; of {most.count:,} of them: {most.reason}"
+        msg = f"none of {found.read:,} runs can be used; {most.count:,} of them: {most.reason}"
     return InputError(msg, "the reasons are listed above, with an example of each")
 
 

@@ -41,7 +41,7 @@ def read(path: Path) -> Found:
     content = read_json(path)
     cells = content.get("cells") if isinstance(content, dict) else None
     if not isinstance(cells, list):
-        msg = "no notebook"
+        msg = "not a notebook"
         raise Unreadable(msg)
     source, printed = _texts(cells[:MOST_CELLS])
     ends = list(_RESULT.finditer(printed))

@@ -115,7 +115,8 @@ def _state(newest: list[Folder], notes: list[str]) -> tuple[dict[str, Any], RunL
 def _short(error: Exception) -> str:
     """An error without the path that it names."""
     text = getattr(error, "message", None) or str(error)
-    return str(text).rpartition(STATE_FILE)[2].lstrip(": ")[:120] or "cut short"
+    said = str(text).rpartition(STATE_FILE)[2].lstrip(": ").removeprefix("is damaged or ")
+    return said[:120] or "cut short"
 
 
 def _results(run: Path, state: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -103,7 +103,8 @@ def cells_of(found: Found, parsed: Parsed, model: Model) -> dict[str, str]:
     targets = found.adapter.get("target_modules") or stated.get("targets")
     if isinstance(targets, str):
         targets = [targets]
-    names = [str(each) for each in targets] if isinstance(targets, list | tuple) else []
+    listed = targets if isinstance(targets, list | tuple | set) else []
+    names = {str(each).rpartition(".")[2] for each in listed}  # PEFT may name them in each layer
     base = stated.get("base") or _stored(found)
     precision = str(knobs.get("precision") or "fp32")
     if precision in {"bf16", "fp16"} and not lora and base == "32bit":

@@ -205,7 +205,8 @@ def believed(found: Sequence[Residual]) -> tuple[list[Residual], dict[str, str]]
             kept.append(own)
         else:
             way = "slower" if own.log > 0 else "faster"
-            doubted[own.id] = f"more than {math.exp(usual):.2g} times {way} than modelled"
+            why = f"more than {math.exp(usual):.2g} times {way} than modelled"
+            doubted[own.id] = f"{why}: other lengths, or a busy machine"
     return kept, doubted
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autotune.search.study.turns import SharedStudy
 
 WAIT_S = 0.3  # between looks at what peers are doing
-LOST = "it was silent for so long that its trial was given to another worker"
+LOST = "it was silent for so long that its trial was given up; what it measured is kept"
 
 
 @dataclass(frozen=True, slots=True)
