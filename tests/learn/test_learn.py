@@ -281,5 +281,5 @@ def test_what_is_damaged_is_said_once_and_its_name_does_not_steer_the_terminal(
     assert "not a notebook" in told
     assert "\x1b" not in told
     assert "\u202e" not in told
-    assert "\\x1b[" in told
-    assert "31mred\\u202e.ipynb" in told
+    flat = told.replace(" ", "")
+    assert "\\x1b[31mred\\u202e.ipynb" in flat
