@@ -57,7 +57,7 @@ class Meeting:
         """The meeting of an offer's machines. Raises InputError for what is no HOST:PORT."""
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= GREATEST_PORT:
-            msg = f"--rendezvous {text[:80]!r} is no HOST:PORT"
+            msg = f"--rendezvous {text[:80]!r} must be HOST:PORT"
             raise InputError(msg, NAMED)
         return cls(f"{host}:{port}", offer.nodes, offer.per_node)
 
@@ -125,7 +125,8 @@ class Meeting:
             if limit_s is not None and waited > limit_s:
                 msg = f"{what} of {self.nodes} did not show for {limit_s:.0f} s"
                 raise NoLocalDevice(
-                    msg, f"type there: autotune worker {run_dir}; and here --resume"
+                    msg,
+                    f"type here the same command with --resume, there: autotune worker {run_dir}",
                 )
             if waited > 2 * BEAT_S and waited - said > SAID_S and missing:
                 tell(f"waiting for {what}; type there: autotune worker {run_dir}")

@@ -296,6 +296,9 @@ def probe(walk: Walk) -> None:
     command = walk.found(walk.tiny, "autotune tune", "--score probe")
     options = f"--probes {walk.probes} --probe-budget {BUDGET}"
     stopped = walk.terminal.interrupt(command, options, lambda said: "probe 1 of" in said)
+    if not stopped.code:
+        walk.notes.append("Ctrl-C: the search had ended before it came")
+        return
     again = [command for command in commands_of(stopped.stderr) if "--resume" in command]
     if not again:
         msg = f"Ctrl-C says no command to go on with\n{stopped}"

@@ -98,7 +98,10 @@ class Terminal:
         return self._judged(Typed(line, process.returncode, stdout, stderr), codes, begun)
 
     def interrupt(self, command: str, options: str, when: Callable[[str], bool]) -> Typed:
-        """Run a printed command, press Ctrl-C once `when` is true of its stderr so far."""
+        """Run a printed command, press Ctrl-C once `when` is true of its stderr so far.
+
+        Its exit code is 0 where it ended before: a busy machine spends a budget on one probe.
+        """
         line = self._allowed(command, options)
         begun = time.monotonic()
         said = self.folder / ".stderr"
@@ -112,7 +115,7 @@ class Terminal:
             finally:
                 _end(process)
         typed = Typed(line, process.returncode, stdout, said.read_text(encoding="utf-8"))
-        return self._judged(typed, (130,), begun)
+        return self._judged(typed, (130, 0), begun)
 
     @contextmanager
     def running(self, command: str) -> Iterator[subprocess.Popen[str]]:

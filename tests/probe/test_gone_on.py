@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import ProbeOptions
 from autotune.app.tune.tune import Options, tune
-from autotune.domain.errors import NoLocalDevice
+from autotune.domain.errors import Interrupted, NoLocalDevice
 from autotune.probe import runner as running
 from autotune.probe.outcomes import MAKE_ROOM
+from autotune.report.payload import recommendation_payload
+from autotune.report.screens.tune import recommendation_screen
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -80,3 +82,29 @@ def test_a_full_disk_stops_a_search_that_goes_on_once_there_is_room(
     answer = tune(narrow, replace(asked, resume=True))
     assert answer.best is not None
     assert len(searched(run)) == 1
+
+
+@pytest.mark.parametrize(("workers", "others"), [(None, ""), (0, ", and the workers that joined")])
+def test_an_interrupted_search_says_what_is_kept_and_who_goes_on(
+    workers: int | None, others: str, narrow: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autotune.app.probing.tune._probed", interrupted)
+    asked = Options(
+        score="probe", run_dir=tmp_path / "run", probing=replace(PROBING, workers=workers)
+    )
+    with pytest.raises(Interrupted) as caught:
+        tune(narrow, asked)
+    go_on = f"{others} go on" if others else ""
+    assert caught.value.message == f"interrupted; every finished probe is kept{go_on}"
+    assert "--resume" in str(caught.value.hint)
+
+
+def test_a_dry_run_says_on_the_first_screen_what_would_be_probed(
+    narrow: Job, tmp_path: Path
+) -> None:
+    asked = Options(score="probe", run_dir=tmp_path / "run", probing=PROBING, dry_run=True)
+    shown = recommendation_screen(recommendation_payload(tune(narrow, asked)), width=80)
+    assert "dry run: at most" in " ".join(shown.split()).lower()

@@ -20,6 +20,7 @@ from waiting import until
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import local_for
+from autotune.app.workers import join
 from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.probe import together
 from autotune.probe.device import cpu
@@ -103,6 +104,31 @@ def test_the_others_are_told_what_they_need_and_when_it_is_over(there: Path) -> 
     assert together.terms_in(there) is None
 
 
+def test_who_joins_a_search_that_has_ended_waits_a_moment_for_it_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, folder = list[str](), tmp_path / MACHINES
+    assert join.together_in(tmp_path, told.append) is None
+    folder.mkdir()
+    (folder / OVER).write_text("the search has ended")
+    monkeypatch.setattr(join, "BEGIN_S", 0.1)
+    with pytest.raises(InputError, match="on several machines has ended") as caught:
+        join.together_in(tmp_path, told.append)
+    assert "--resume, then join again" in str(caught.value.hint)
+    (tmp_path / "workers").mkdir()  # of a later search: its workers are asked otherwise
+    assert join.together_in(tmp_path, told.append) is None
+    assert len(told) == 1
+    (tmp_path / "workers").rmdir()
+    monkeypatch.setattr(join, "BEGIN_S", 600.0)
+
+    def begin(line: str) -> None:
+        told.append(line)
+        (folder / TERMS).write_text('{"device": "cpu"}')
+
+    assert join.together_in(tmp_path, begin) == {"device": "cpu"}
+    assert len(told) == 2
+
+
 def test_a_follower_runs_its_own_command_once_a_probe_ends_it_with_the_folder_and_then_leaves(
     tmp_path: Path,
 ) -> None:
@@ -158,7 +184,7 @@ def test_several_machines_without_a_meeting_point_are_refused_with_what_to_type(
     bare = typed("tune", "jobs/tiny_cpu.yaml", "--rendezvous", "head:29500", home=tmp_path)
     assert bare.returncode == 2
     assert "add --score probe" in bare.stderr
-    with pytest.raises(NoLocalDevice, match="needs a machine of several"):
+    with pytest.raises(NoLocalDevice, match="needs a job on several machines"):
         local_for(load_job(ROOT / "jobs" / "tiny_cpu.yaml"), None, together=True)
 
 

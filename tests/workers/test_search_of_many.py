@@ -351,6 +351,14 @@ def test_a_worker_that_is_interrupted_says_how_it_joins_again(
     assert caught.value.hint == "the same command joins again"
 
 
+def test_what_is_absent_of_a_search_to_join_is_named() -> None:
+    for asked, absent in ({"study": "run"}, "--storage"), ({"storage": "redis://h"}, "--study"):
+        with pytest.raises(InputError, match=f"{absent} is absent"):
+            worker(**asked, quiet=True)
+    with pytest.raises(InputError, match="no search to join is named"):
+        worker(quiet=True)
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_worker_whose_disk_is_full_says_where_and_what_to_do(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

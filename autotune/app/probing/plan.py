@@ -213,7 +213,7 @@ def local_for(job: Job, on: str | None, *, together: bool = False) -> tuple[Loca
     wanted = ", ".join(dict.fromkeys(offer.label for offer in job.offers))
     msg = f"--score probe needs one of the job's machines ({wanted}), and here is only {names}"
     if together:
-        msg = f"--rendezvous needs a machine of several ({wanted}), and here is only {names}"
+        msg = f"--rendezvous needs a job on several machines, not {wanted}; here is {names}"
         raise NoLocalDevice(msg, 'name one, such as --gpu "2x8xh100-sxm over efa", and start there')
     several = next((offer for offer in job.offers if offer.network and share_of(offer, here)), None)
     if several is not None:

@@ -38,7 +38,7 @@ from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif import explain
 from autotune.app.whatif.moved import moved_notes
 from autotune.domain.answer.limits import odds, worst_excess
-from autotune.domain.answer.recommendation import ProbedRun, SearchBound
+from autotune.domain.answer.recommendation import Decisive, ProbedRun, SearchBound
 from autotune.domain.config import DERIVED, Config
 from autotune.domain.errors import Interrupted
 from autotune.domain.paths import near
@@ -125,9 +125,8 @@ def tune_by_probes(
                 local, replace(options, probing=probing), run_dir, asked.key, progress,
             )  # fmt: skip
         except (KeyboardInterrupt, Interrupted) as stopped:
-            go_on = ", and the workers that joined go on" if probing.workers == 0 else ""
-            msg = f"interrupted; every finished probe is kept{go_on}"
-            msg = stopped.message if isinstance(stopped, Interrupted) else msg
+            others = ", and the workers that joined go on" if probing.workers == 0 else ""
+            msg = getattr(stopped, "message", f"interrupted; every finished probe is kept{others}")
             raise Interrupted(msg, f"continue with: {_resumed(options, run_dir)}") from None
         carried = transferred(found.rows, bill, offer, priced.bill, priced.calibration)
         taught = _taught(priced, carried.calibration)
@@ -171,8 +170,8 @@ def _resumed(options: Options, run_dir: Path) -> str:
     from autotune.search.study.backends import url_to_type
 
     url = url_to_type(options.storage) if options.storage else None
-    storage = ["--storage", url] if url else []
-    told = again(options.asked, "tune", join(["--run", near(run_dir), "--resume", *storage]))
+    on = ["--run", near(run_dir), "--resume", *(["--storage", url] if url else [])]
+    told = again(options.asked, "tune", join(on))
     if url == options.storage:
         return told
     told = told.replace(f" --storage {url}", "")
@@ -192,7 +191,7 @@ def _planned(
             break
         seconds, count = seconds + expected, count + 1
         usd += expected / HOUR_S * row.offer.usd_per_hour
-    note = (
+    note = Decisive(
         f"dry run: at most {count} configurations would be probed on {offer.label}, in about "
         f"{format_seconds(seconds)} and for {format_usd(usd)}, and the pick once more; nothing was "
         "run"

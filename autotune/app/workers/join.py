@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import tempfile
+import time
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,17 +24,24 @@ from autotune.app.runs.folder import runs_root
 from autotune.app.runs.ownership import disk_is_full
 from autotune.app.workers.terms import checked, ground_of, probing_of, readable
 from autotune.catalog.files import read_regular, write_whole
-from autotune.domain.errors import NoLocalDevice
+from autotune.domain.errors import InputError, NoLocalDevice
 from autotune.domain.paths import near, whole
 from autotune.probe import device as devices
 from autotune.probe.lease import seated
 from autotune.probe.outcomes import MAKE_ROOM
 from autotune.probe.runner import Place as Probing
 from autotune.probe.runner import Runner
-from autotune.probe.together import Meeting, follow
+from autotune.probe.together import MACHINES, OVER, Meeting, follow, terms_in
 from autotune.search.axes import ParameterSpace
 from autotune.search.billed import BilledCandidates
-from autotune.search.measured.joining import Place, joining, terms_of, worker_folder
+from autotune.search.measured.joining import (
+    BEGIN_S,
+    LOOK_S,
+    Place,
+    joining,
+    terms_of,
+    worker_folder,
+)
 from autotune.search.measured.prior import PRIOR_FILE, Prior, load_prior
 from autotune.search.measured.shared import SharedSearch
 from autotune.search.study.owner import Owner
@@ -112,6 +120,26 @@ def _work(
             end = search.work(shared, log, prober, len(ground.bill), tell)
         leave(shared, folder, terms, end.why)
         return end.why
+
+
+def together_in(run_dir: Path, tell: Callable[[str], None]) -> dict[str, Any] | None:
+    """What a search on several machines asks of this one; None where a folder holds no such search.
+
+    One that has ended may be about to go on, and is waited for. Raises InputError where it is not.
+    """
+    found = terms_in(run_dir)
+    over = (run_dir / MACHINES / OVER).exists() and not (run_dir / WORKERS_FOLDER).exists()
+    if found is not None or not over:
+        return found
+    tell(f"the search in {near(run_dir)} has ended; waiting {BEGIN_S:.0f} s for it to go on")
+    deadline = time.monotonic() + BEGIN_S
+    while found is None and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        found = terms_in(run_dir)
+    if found is None:
+        msg = f"the search in {near(run_dir)} on several machines has ended"
+        raise InputError(msg, "to go on, type its `autotune tune` with --resume, then join again")
+    return found
 
 
 def take_part(run_dir: Path, kept: dict[str, Any], tell: Callable[[str], None]) -> str:

@@ -36,19 +36,23 @@ def worker(
     """
     url = shared_storage(storage)
     if run is None and (url is None or study is None):
-        msg = "no search to join is named"
+        absent = "--storage" if study else "--study" if url else ""
+        msg = f"{absent} is absent" if absent else "no search to join is named"
         raise InputError(msg, "name its run folder, or its --storage URL and --study NAME")
-    from autotune.app.workers.join import take_part, work
-    from autotune.probe.together import terms_in
+    from autotune.app.workers.join import take_part, together_in, work
 
-    together = terms_in(run) if run is not None and url is None else None
+    together = None
     with Progress(quiet=quiet) as progress:
         try:
+            if run is not None and url is None:
+                together = together_in(whole(run), progress.line)
             if run is not None and together is not None:
                 why = take_part(whole(run), together, progress.line)
             else:
                 why = work(None if run is None else whole(run), url, study, progress.line)
         except (KeyboardInterrupt, Interrupted):  # in a probe, or between two
-            msg = "interrupted; a probe that was running is another worker's now"
+            probe = "a probe that was running is another worker's now"
+            probe = "the search waits a minute for this machine" if together else probe
+            msg = f"interrupted; {probe}"
             raise Interrupted(msg, "the same command joins again") from None
     emit(f"the search is over: {why}")
