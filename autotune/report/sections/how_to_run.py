@@ -147,15 +147,15 @@ def to_probe(payload: RecommendationPayload) -> list[NextStep]:
     Of probes that other programs disturbed the same once more, as a new run: none is reused.
     """
     best, asked = payload.best, payload.asked
-    if payload.job.objective in PAIRED:
-        return []  # probes run supervised steps
-    if best and best.nodes > 1:
-        return []  # a search probes one machine
     if not best or not asked or not _has_steps(payload):
         return []
     if payload.search.score == "probe":
         noise, what = payload.search.noise, "measures again; type it when nothing else runs"
         return [_step(again(asked, "tune", ""), what)] if noise and noise.cannot_tell else []
+    if payload.job.objective in PAIRED:
+        return []  # probes run supervised steps
+    if best.nodes > 1:
+        return []  # a search probes one machine
     command = again(asked, "tune", "--score probe")
     where = "here" if best.device == "cpu" else f"on a machine with {best.device}"
     return [_step(command, f"{where}: measures a few steps of the best configurations")]
