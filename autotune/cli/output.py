@@ -91,8 +91,11 @@ def _open_closed_streams() -> None:
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
-# What a file's name must not do to the terminal: control characters, and text turned around.
-_STEERING = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# What a file's name must not do to the terminal: control characters but for colours, and text that
+# is turned around.
+_STEERING = re.compile(
+    r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def emit(text: str) -> None:
