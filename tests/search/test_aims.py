@@ -15,12 +15,13 @@ import optuna
 import pytest
 
 from autotune.domain.errors import InputError
-from autotune.search.measured.front import CHEAPEST, KNEE, SOONEST, Blend, FrontSampler
+from autotune.search.measured.front import CHEAPEST, KNEE, SOONEST, Blend, Front
 from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
-from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
+from autotune.search.posterior.stopping import ProbeBudget, judged, remaining
 from autotune.search.priced import MEMORY, Dimension, part_of
+from autotune.search.study.calibrated import CalibratedSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -225,39 +226,48 @@ def tell(study: optuna.Study, trial: optuna.Trial, measured: dict[str, float] | 
         study.tell(trial, measured["compute"])
 
 
-def test_the_front_is_probed_at_its_corners_and_its_knee() -> None:
+def probe_front(study: optuna.Study, probes: int) -> tuple[Front, list[dict[str, Any]]]:
+    """A search for the cheapest, and probes of the front's aims wherever one is worth it."""
     cost, time = Toy("cost"), Toy("time")
-    sampler = FrontSampler(cost, time, space())
-    study = optuna.create_study(sampler=sampler)
-    for _ in range(15):
+    front, free = Front(cost, time, space()), ProbeBudget(0.0, free=True)
+    cheapest, asked = CalibratedSampler(cost, space()), []
+    for _ in range(probes):
+        study.sampler = front.next_aim(study, lambda _: free) or cheapest
         trial = study.ask(space())
+        asked.append(dict(trial.params))
         index = cost.find(trial.params)
         assert index is not None
         tell(study, trial, truth(cost, index))
-    hours, dollars = true_values(cost)
-    picks = sampler.picks(study)
+    return front, asked
+
+
+def test_the_front_is_probed_at_its_corners_and_its_knee() -> None:
+    study = optuna.create_study()
+    front, _ = probe_front(study, 15)
+    hours, dollars = true_values(Toy())
+    known = {weight: aim.posterior(study) for weight, aim in front.aims.items()}
+    picks = {weight: posterior.pick() for weight, posterior in known.items()}
     assert dollars[picks[CHEAPEST]] <= 1.03 * dollars.min()
     assert hours[picks[SOONEST]] <= 1.03 * hours.min()
     assert (hours * dollars)[picks[KNEE]] <= 1.06 * (hours * dollars).min()
-    front = sampler.front(study)
-    assert {picks[CHEAPEST], picks[SOONEST]} <= set(front)
-    assert all(a < b for a, b in itertools.pairwise(hours[front]))
-    assert all(a > b for a, b in itertools.pairwise(dollars[front]))
-    tried = sampler.posteriors(study)[KNEE].history
-    assert tried.probes == 15, "no configuration twice, whatever the aim"
+    assert known[KNEE].history.probes == 15, "no configuration twice, whatever the aim"
 
 
-def test_a_resumed_front_goes_on_in_turn() -> None:
+def test_no_aim_is_probed_that_is_not_worth_the_price_of_a_probe() -> None:
+    study = optuna.create_study()
+    front, _ = probe_front(study, 1)
+    assert front.next_aim(study, lambda _: ProbeBudget(0.0, free=True)) is not None
+    assert front.next_aim(study, lambda _: ProbeBudget(1e6)) is None
+    assert front.next_aim(study, lambda _: ProbeBudget(1e-6, spent=1.0, limit=1.0)) is None
+
+
+def test_a_resumed_front_goes_on_with_the_same_probes() -> None:
     def go(pieces: int) -> list[dict[str, Any]]:
         storage = optuna.storages.InMemoryStorage()
         asked = []
         for _ in range(pieces):
             study = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
-            study.sampler = FrontSampler(Toy("cost"), Toy("time"), space())
-            for _ in range(6 // pieces):
-                trial = study.ask(space())
-                asked.append(dict(trial.params))
-                tell(study, trial, truth(Toy(), Toy().find(trial.params) or 0))
+            asked += probe_front(study, 6 // pieces)[1]
         return asked
 
     assert go(1) == go(6)
@@ -266,12 +276,10 @@ def test_a_resumed_front_goes_on_in_turn() -> None:
 def test_objectives_of_different_candidates_do_not_blend() -> None:
     with pytest.raises(InputError, match="different candidates"):
         Blend(Toy(), Other("time"), 0.5)
-    with pytest.raises(InputError, match="between 0 and 1"):
-        FrontSampler(Toy(), Toy("time"), space(), weights=(2.0,))
 
 
 def test_a_search_with_a_deadline_ends_by_itself() -> None:
     toy = Toy(limits={"deadline": 40.0})
     posterior = searched(toy, 40)
-    stop = verdict(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
+    stop = judged(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
     assert stop.rule in {"regret", "exhausted"}

@@ -20,16 +20,21 @@ from bench.simulated import Grid, Machine
 DRAW = np.random.default_rng(3)
 
 
+def likely_saving(worlds: Worlds) -> float:
+    """Share of the pick's cost that the best saves at most, in nine worlds of ten."""
+    return float(1.0 - np.exp(-np.quantile(worlds.best(), 0.9)))
+
+
 def test_the_best_of_many_may_be_better_than_any_single_one_is_likely_to_be() -> None:
     off = DRAW.normal(0.0, 0.1, (200, 2000))
     fits = np.ones(off.shape, np.bool_)
     mean = np.full(200, 0.1)
-    one = Worlds(mean[:1], off[:1], fits[:1]).saving()
-    all_of_them = Worlds(mean, off, fits).saving()
+    one = likely_saving(Worlds(mean[:1], off[:1], fits[:1]))
+    all_of_them = likely_saving(Worlds(mean, off, fits))
     assert one == pytest.approx(0.028, abs=0.01)
     assert all_of_them > 0.15
-    assert Worlds(mean, off, ~fits).saving() == 0.0, "what does not fit is no better"
-    together = Worlds(mean, np.repeat(off[:1], 200, axis=0), fits).saving()
+    assert likely_saving(Worlds(mean, off, ~fits)) == 0.0, "what does not fit is no better"
+    together = likely_saving(Worlds(mean, np.repeat(off[:1], 200, axis=0), fits))
     assert together == pytest.approx(one), "twins are one"
 
 

@@ -17,7 +17,7 @@ from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History, checked
 from autotune.search.posterior.residuals import dominated
-from autotune.search.posterior.stopping import ProbeBudget, remaining, verdict
+from autotune.search.posterior.stopping import ProbeBudget, check_budget, judged, remaining
 from autotune.search.posterior.together import next_of_several
 from autotune.search.priced import MEMORY
 from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning
@@ -323,17 +323,17 @@ def test_stopping_names_its_reason_and_what_stays_uncertain(machines: list[Machi
     left = remaining(posterior)
     value = posterior.value(posterior.incumbent or 0)
     assert left.saving == pytest.approx(left.fraction * value)
-    assert verdict(posterior, proposal, ProbeBudget(next_cost=left.saving / 2)) is None
-    dear = verdict(posterior, proposal, ProbeBudget(next_cost=left.saving * 2))
+    assert judged(posterior, proposal, ProbeBudget(next_cost=left.saving / 2)) is None
+    dear = judged(posterior, proposal, ProbeBudget(next_cost=left.saving * 2))
     assert dear.rule == "saving"
-    spent = verdict(posterior, proposal, ProbeBudget(next_cost=0.02, spent=0.99, limit=1.0))
+    spent = judged(posterior, proposal, ProbeBudget(next_cost=0.02, spent=0.99, limit=1.0))
     assert spent.rule == "budget"
     assert 0 < spent.remaining.bound < 1
     for stop in (dear, spent):
         assert "optimal" not in stop.reason
         assert "$" in stop.reason
     with pytest.raises(InputError, match="smaller than one probe"):
-        verdict(posterior, proposal, ProbeBudget(next_cost=0.02, limit=0.01))
+        check_budget(ProbeBudget(next_cost=0.02, limit=0.01))
 
 
 def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
@@ -348,7 +348,7 @@ def test_the_remaining_uncertainty_shrinks_until_the_search_ends_by_itself(
         posterior = sampler.posterior(study)
         if posterior.incumbent is not None and first is None:
             first = remaining(posterior).fraction
-        ended = verdict(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
+        ended = judged(posterior, next_probe(posterior), ProbeBudget(next_cost=0.0))
         if ended is not None:
             break
     assert ended.rule == "regret"

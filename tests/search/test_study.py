@@ -284,7 +284,7 @@ def test_the_journal_of_modelled_trials_is_line_for_line_what_optuna_writes(
     own, theirs = tmp_path / "own", tmp_path / "theirs"
     found = explore(small_bill, trials=12, run_dir=own, job_key="a")
     search = Search(small_bill, "cost", "calibrated", 0)
-    distributions = search._distributions()
+    distributions = search.distributions
     last = found.records[-1]
     failed = replace(last, number=12, kind="failed", value=None, constraints={}, fits=False)
     with TrialLog(own, {"job_key": "a", "score": found.score}, resume=True) as log:
@@ -292,7 +292,7 @@ def test_the_journal_of_modelled_trials_is_line_for_line_what_optuna_writes(
     explore(small_bill, trials=12, run_dir=own, job_key="a", resume=True)
     theirs.mkdir()
     study = open_study(run_dir=theirs, storage=None, name="autotune", job_key="a", resume=False)
-    sampler = search._sampler_maker(distributions)(0)
+    sampler = search._sampler_maker()(0)
     assert isinstance(sampler, CalibratedSampler)
     sampler.modelled(study, 1)  # names what is measured
     study.add_trials(finished_trial(each, distributions) for each in (*found.records, failed))
@@ -302,9 +302,9 @@ def test_the_journal_of_modelled_trials_is_line_for_line_what_optuna_writes(
 def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_bill: Bill) -> None:
     together = explore(small_bill, trials=25)
     search = Search(small_bill, "cost", "calibrated", 0)
-    distributions = search._distributions()
+    distributions = search.distributions
     with quiet():
-        study = optuna.create_study(sampler=search._sampler_maker(distributions)(0))
+        study = optuna.create_study(sampler=search._sampler_maker()(0))
     asked = []
     for _ in range(25):
         trial = study.ask(distributions)
@@ -315,8 +315,8 @@ def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_b
 
 def test_a_measured_trial_ends_what_is_proposed_together(small_bill: Bill) -> None:
     search = Search(small_bill, "cost", "calibrated", 0)
-    distributions = search._distributions()
-    sampler = search._sampler_maker(distributions)(0)
+    distributions = search.distributions
+    sampler = search._sampler_maker()(0)
     assert isinstance(sampler, CalibratedSampler)
     study = optuna.create_study(sampler=sampler)
     first, *_ = modelled = sampler.modelled(study, 5)

@@ -185,7 +185,7 @@ def test_who_was_half_given_up_and_tells_its_trial_after_all_is_believed(tmp_pat
     worker = SharedStudy(study, Owner.here("silent"))
     trial = worker.ticket()
     study.sampler = search.calibrated
-    worker.choose(trial, search._distributions())
+    worker.choose(trial, search.distributions)
     study._storage.set_trial_user_attr(trial._trial_id, DROPPED, value=True)
     assert search.calibrated.history(study).pending, "it goes on, for all that others know"
     index = search._candidates(study.get_trials())[0]
@@ -196,7 +196,7 @@ def test_who_was_half_given_up_and_tells_its_trial_after_all_is_believed(tmp_pat
 
 def test_a_run_that_is_being_told_overturns_none_before_it_counts() -> None:
     search = search_of(bill_of(), "calibrated")
-    index, space = 0, search._distributions()
+    index, space = 0, search.distributions
 
     def trial(state: optuna.trial.TrialState, seconds: float) -> optuna.trial.FrozenTrial:
         found = optuna.create_trial(

@@ -17,7 +17,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.frozen import dataclass
 from autotune.search.study.backends import close
-from autotune.search.study.journal import IDENTITY, JOB_KEY, JOB_NAME, check_identity
+from autotune.search.study.journal import IDENTITY, JOB_KEY, JOB_NAME, claim
 from autotune.search.study.owner import Owner
 from autotune.search.study.record import WORKERS_FOLDER, TrialLog, records_of_workers
 from autotune.search.study.storage import joined_study, shared_study
@@ -106,7 +106,7 @@ def leading(
         )  # fmt: skip
         with contextlib.closing(Opened(study)), shared:
             shared.bury()
-            shared.rebuild(log.records, search._distributions())  # noqa: SLF001 - of one room
+            shared.rebuild(log.records, search.distributions)
             study.set_user_attr(TERMS, terms)  # whoever reads them may begin
             led = Led(shared, log, len(log.records))
             led.gather()
@@ -167,7 +167,7 @@ def terms_of(
 
 
 def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
-    check_identity(study, search.priced.identity)
+    claim(study, search.priced.identity)
     known = study.user_attrs.get(TERMS)
     version = known.get("version") if isinstance(known, dict) else None
     if version and version != terms.get("version"):
@@ -179,4 +179,3 @@ def _agree(study: Study, search: SharedSearch, terms: dict[str, Any]) -> None:
             msg, "use that version, or start anew (another --run, without --resume); every "
             "finished trial is on the disk"
         )  # fmt: skip
-    study.set_user_attr(IDENTITY, search.priced.identity)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 FOLDER = "residuals"
 PRIOR_FILE = "prior.json"  # of a run folder
 OTHER_SHAPE_NOISE = 0.15  # between two sizes of a family: assumption
+ALIKE = ("device", "family", "software")  # of another shape that is a weak prior
 MOST = 200  # observations kept of a part: the newest
 MOST_RUNS = 50
 
@@ -214,20 +215,14 @@ def _of_family(folder: Path, key: PriorKey) -> tuple[list[dict[str, Any]], int]:
     entries: list[dict[str, Any]] = []
     count = 0
     for path in sorted(folder.glob("*.json")):
-        about = _about(path)
-        same = (about.get("device"), about.get("family"), about.get("software"))
-        if same == (key.device, key.family, key.software) and about.get("shape") != key.shape:
-            entries += _read(path)[0].observed
+        found, _ = _read(path)
+        about = found.about.get("key")
+        if not isinstance(about, dict) or about.get("shape") == key.shape:
+            continue
+        if [about.get(name) for name in ALIKE] == [key.device, key.family, key.software]:
+            entries += found.observed
             count += 1
     return entries, count
-
-
-def _about(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(read_regular(path)).get("key")
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,8 @@ from autotune.search.measured.measurer import End, FunctionMeasurer, StopSearch
 from autotune.search.measured.study import (
     FRONT,
     MOST_FRONT,
-    SEARCHED,
     MeasuredExploration,
     MeasuredSearch,
-    most_allowed,
 )
 from autotune.search.study.owner import OWNER, Owner
 from autotune.search.study.samplers import asking_for
@@ -104,7 +102,7 @@ class SharedSearch(MeasuredSearch):
         """Choose, measure, record on the disk, tell."""
         records, pending = shared.look()  # nobody else can choose before we have
         shared.study.sampler = self._sampler_for(task, trial.number, shared.study, measurer)
-        shared.choose(trial, self._distributions())
+        shared.choose(trial, self.distributions)
         peers = self._candidates(pending)
         record = self._measured(task, trial, records, peers, shared, measurer)
         if record is None:
@@ -123,18 +121,17 @@ class SharedSearch(MeasuredSearch):
         if task.kind == "front" and self.front is not None:
             return self.front.next_aim(study, measurer.budget)
         own = self._of_today(study, measurer) if task.kind == "search" else None
-        return own or self._sampler_maker(self._distributions())(number)
+        return own or self._sampler_maker()(number)
 
     def _measured(
         self, task: Task, trial: Trial, records: list[TrialRecord], peers: list[int],
         shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer,
     ) -> TrialRecord | None:  # fmt: skip
         """What the trial gave; None where a peer is measuring just that."""
-        params = dict(trial.params)
+        params, tried = dict(trial.params), self._tried(records)
         if task.kind == "again" and not isinstance(measurer, FunctionMeasurer):
             scored = measurer.again(task.index, task.told)
             return scored.again(params, records, trial.number, task.allowed)
-        tried = {self._candidate(r): r for r in records if r.kind == "trial"}
         record = self._record_of(params, trial.number, tried)
         if record.kind != "trial":
             return record
@@ -182,15 +179,14 @@ class SharedSearch(MeasuredSearch):
         records, pending = shared.look()
         prober = None if isinstance(measurer, FunctionMeasurer) else measurer
         last, running = records[-1] if records else None, self._candidates(pending)
-        tried = {self._candidate(r) for r in records if r.kind == "trial"}
-        finals = bool(running) and tried.issuperset(running)  # nothing else is measured twice
+        finals = bool(running) and self._tried(records).keys() >= set(running)  # all of it again
         again = False
         if prober and last and is_final(last, prober.allowed):
             again, end = True, self._ended_before(shared.study, prober, last)
         else:
             if prober and finals:  # what is measured again had no part in what ended the search
                 prober.count_pending(())
-            found = self._end_of_search(shared, measurer, trials, records, pending)
+            found = self._end_of_work(shared, measurer, trials, records, running)
             if prober and finals:
                 prober.count_pending(running)
             if found is None:
@@ -221,7 +217,7 @@ class SharedSearch(MeasuredSearch):
         if running:
             return Task("wait")
         if again and end.by_itself and overturned(records, self._candidate):
-            found = self._end_of_search(shared, measurer, trials, records, [])
+            found = self._end_of_work(shared, measurer, trials, records, [])
             return Task("search") if found is None else Task("end", found.why, found.by_itself)
         return Task("end", end.why, end.by_itself)
 
@@ -233,26 +229,14 @@ class SharedSearch(MeasuredSearch):
             return False
         return self.front.next_aim(study, measurer.budget) is not None
 
-    def _end_of_search(
+    def _end_of_work(
         self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer, trials: int,
-        records: list[TrialRecord], pending: list[FrozenTrial],
+        records: list[TrialRecord], pending: list[int],
     ) -> End | None:  # fmt: skip
-        """Why no further candidate is proposed, and whether that is its end; None to go on."""
-        tried = {self._candidate(r) for r in records if r.kind == "trial"}
-        failed = {self._candidate(r) for r in records if r.kind == "failed"}
-        tried |= set(self._candidates(pending))
-        if len(tried) >= trials:
-            return End(most_allowed(trials), by_itself=False)
-        stop = self._exhausted(len(tried) + len(failed), len(records), trials)
-        if stop:
-            return End(stop, by_itself=True)
-        begun = any(record.sampler == FRONT for record in records)
-        judgement = self._stop(shared.study, measurer)
-        if judgement is not None:
-            spent = judgement.rule == "budget"
-            return End(judgement.reason, begun or not spent, spent)
-        if begun:
-            return End(SEARCHED, by_itself=True)
+        """Why this worker proposes no further candidate; None to go on. pending: of peers."""
+        end = self._end_of_search(shared.study, measurer, trials, records, pending)
+        if end is not None:
+            return end
         why = "" if isinstance(measurer, FunctionMeasurer) else measurer.stop_reason()
         why = why or self.refused
         return End(why, by_itself=False) if why else None

@@ -23,34 +23,34 @@ from autotune.search.measured.finals import (
 from autotune.search.measured.measurer import End, FunctionMeasurer, Scored, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
-from autotune.search.study.record import TrialLog, TrialRecord, next_number
+from autotune.search.study.record import TrialRecord, next_number
 from autotune.search.study.samplers import CALIBRATED, asking_for, check_sampler
 from autotune.search.study.storage import (
-    StudyStore,
     finished_trial,
     of_a_peer,
+    stored,
     tell,
     with_sampler_state,
 )
 from autotune.search.study.study import Exploration, Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.study import Study
 
     from autotune.cost.bill import Bill
-    from autotune.search.billed import BilledCandidates
     from autotune.search.measured.finals import Finals
-    from autotune.search.measured.front import FrontSampler
+    from autotune.search.measured.front import Front
     from autotune.search.measured.measurer import Measurer
     from autotune.search.posterior.acquisition import Posterior
     from autotune.search.posterior.kernel import Observed
     from autotune.search.posterior.stopping import Stop
     from autotune.search.selection import Objective
+    from autotune.search.study.record import TrialLog
+    from autotune.search.study.storage import StudyStore
 
 FRONT, MOST_FRONT = "calibrated front", 4  # how its trials are marked; probes of it, in all
 SEARCHED = "the search ended before the front was probed"
@@ -86,41 +86,24 @@ class MeasuredSearch(Search):
         self, bill: Bill, objective: Objective, sampler: str, seed: int,
         prior: Mapping[str, Sequence[Observed]] | None,
     ) -> None:  # fmt: skip
-        super().__init__(bill, objective, sampler, seed)
-        from autotune.search.billed import BilledCandidates
-        from autotune.search.study.calibrated import CalibratedSampler
-
-        self.prior = dict(prior or {})
-        self.priced: BilledCandidates = BilledCandidates(bill, self.space, objective)
-        self.calibrated = CalibratedSampler(self.priced, self._distributions(), prior=self.prior)
-        self.front: FrontSampler | None = None
+        super().__init__(bill, objective, sampler, seed, prior)
+        self.front: Front | None = None
         if self.sampler == CALIBRATED:
             from autotune.search.measured.front import front_behind
 
-            self.front = front_behind(
-                bill, self.space, objective, self._distributions(), self.prior
-            )
+            self.front = front_behind(bill, self.space, objective, self.distributions, self.prior)
 
     def header(self, job_key: str) -> dict[str, str]:
-        """What all records of the search have in common."""
+        """What all records of the search have in common, those of its workers too."""
         space = self.priced.identity
         return {"job_key": job_key, "score": self.score, "measured": "yes", "space": space}
 
-    def _sampler_maker(
-        self, distributions: dict[str, BaseDistribution]
-    ) -> Callable[[int], BaseSampler]:
-        if self.sampler == CALIBRATED:
-            return lambda _number: self.calibrated
-        return super()._sampler_maker(distributions)
-
-    def _restore(
-        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution]
-    ) -> list[TrialRecord]:
+    def _restore(self, study: Study, log: TrialLog | None) -> list[TrialRecord]:
         """A trial whose process died was never measured: its candidate is as before."""
         for trial in study.get_trials(deepcopy=False):
             if not trial.state.is_finished() and not of_a_peer(trial):
                 _drop(study, trial.number)
-        return super()._restore(study, log, distributions)
+        return super()._restore(study, log)
 
     def posterior(self, study: Study) -> Posterior:
         """What all measurements say, whoever proposed them."""
@@ -137,7 +120,7 @@ class MeasuredSearch(Search):
     ) -> MeasuredExploration:
         """Ask, measure and tell until it is enough; then measure the pick again."""
         study = store.study(resume=resume)
-        records = self._restore(study, store.log, self._distributions())
+        records = self._restore(study, store.log)
         resumed = len(records)
         end = self._search_and_repeat(study, store, measurer, trials, records)
         return self._explored(study, records, resumed, end.why, ended=end.by_itself)
@@ -148,8 +131,7 @@ class MeasuredSearch(Search):
         """What all measurements say when no more are made."""
         posterior = self.posterior(study)
         finals = self._finals(posterior, records)
-        found = {self._candidate(r): r for r in records if r.kind == "trial"}
-        base = self._result(found, records, resumed, why)
+        base = self._result(self._tried(records), records, resumed, why)
         left = remaining(posterior) if posterior.history.probes else None
         return MeasuredExploration(
             **{name: getattr(base, name) for name in Exploration.__slots__},
@@ -203,38 +185,50 @@ class MeasuredSearch(Search):
         records: list[TrialRecord],
     ) -> End:  # fmt: skip
         """Trials until something ends the search; what it was, and whether nothing was wanting."""
-        tried = {self._candidate(record): record for record in records if record.kind == "trial"}
-        failed = {self._candidate(record) for record in records if record.kind == "failed"}
-        next_sampler = self._sampler_maker(self._distributions())
-        begun = any(record.sampler == FRONT for record in records)
-        while len(tried) < trials:
-            stop = self._exhausted(len(tried) + len(failed), len(records), trials)
-            if stop:
-                return End(stop, by_itself=True)
-            judgement = self._stop(study, measurer)
-            if judgement is not None:
-                spent = judgement.rule == "budget"
-                return End(judgement.reason, begun or not spent, spent)
-            if begun:  # the front is begun when the search has ended
-                return End(SEARCHED, by_itself=True)
+        next_sampler = self._sampler_maker()
+        while (end := self._end_of_search(study, measurer, trials, records)) is None:
             study.sampler = self._of_today(study, measurer) or next_sampler(len(records))
             try:
-                record = self._measure_next(study, store, measurer, records, tried)
+                self._measure_next(study, store, measurer, records)
             except StopSearch as refusal:
                 return End(str(refusal), by_itself=False, budget=refusal.budget)
-            if record.kind == "trial":
-                tried[self._candidate(record)] = record
-            if record.kind == "failed":
-                failed.add(self._candidate(record))
-        return End(most_allowed(trials), by_itself=False)
+        return end
+
+    def _end_of_search(
+        self, study: Study, measurer: Measurer | FunctionMeasurer, trials: int,
+        records: Sequence[TrialRecord], pending: Collection[int] = (),
+    ) -> End | None:  # fmt: skip
+        """Why no further candidate is proposed, and whether that is its end; None to go on.
+
+        pending: candidates that peers measure now.
+        """
+        tried = self._tried(records).keys() | pending
+        failed = {self._candidate(record) for record in records if record.kind == "failed"}
+        if len(tried) >= trials:
+            why = f"{trials} configurations were measured, as many as allowed"
+            return End(why, by_itself=False)
+        if len(tried) + len(failed) >= len(self.bill):
+            return End("every candidate was tried", by_itself=True)
+        if len(records) >= self._most_asks(trials):
+            return End("the sampler repeats itself", by_itself=True)
+        begun = any(record.sampler == FRONT for record in records)
+        judgement = self._stop(study, measurer)
+        if judgement is not None:
+            spent = judgement.rule == "budget"
+            return End(judgement.reason, begun or not spent, spent)
+        return End(SEARCHED, by_itself=True) if begun else None  # no front before the search's end
+
+    def _tried(self, records: Sequence[TrialRecord]) -> dict[int, TrialRecord]:
+        """The trial of every candidate that has one, in their order."""
+        return {self._candidate(record): record for record in records if record.kind == "trial"}
 
     def _measure_next(
         self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer,
-        records: list[TrialRecord], tried: dict[int, TrialRecord], name: str = "",
-    ) -> TrialRecord:  # fmt: skip
+        records: list[TrialRecord], name: str = "",
+    ) -> None:  # fmt: skip
         """Ask the sampler, measure, record, tell. Raises StopSearch, and drops the trial."""
-        trial = study.ask(self._distributions())
-        record = self._record_of(dict(trial.params), next_number(records), tried)
+        trial = study.ask(self.distributions)
+        record = self._record_of(dict(trial.params), next_number(records), self._tried(records))
         if record.kind == "trial":
             try:
                 record = measurer.measure(self._candidate(record)).on(record)
@@ -247,13 +241,11 @@ class MeasuredSearch(Search):
             store.log.append(record)
         records.append(record)
         tell(study, trial, record)
-        return record
 
     def _probe_front(
         self, study: Study, store: StudyStore, measurer: Measurer, records: list[TrialRecord]
     ) -> None:
         """The other corner of the front and its knee, as far as probes of them are worth it."""
-        tried = {self._candidate(record): record for record in records if record.kind == "trial"}
         made = sum(record.sampler == FRONT for record in records)
         while self.front is not None and made < MOST_FRONT:
             aim = self.front.next_aim(study, measurer.budget)
@@ -261,17 +253,10 @@ class MeasuredSearch(Search):
                 return
             study.sampler = aim
             try:
-                record = self._measure_next(study, store, measurer, records, tried, FRONT)
+                self._measure_next(study, store, measurer, records, FRONT)
             except StopSearch:
                 return
-            if record.kind == "trial":
-                tried[self._candidate(record)] = record
             made += 1
-
-    def _exhausted(self, tried: int, asked: int, trials: int) -> str:
-        if tried >= len(self.bill):
-            return "every candidate was tried"
-        return "the sampler repeats itself" if asked >= self._most_asks(trials) else ""
 
     def _stop(self, study: Study, measurer: Measurer | FunctionMeasurer) -> Stop | None:
         """Why the calibrated search ends before its next proposal; None to go on."""
@@ -318,7 +303,6 @@ class MeasuredSearch(Search):
 
         end: of the search.
         """
-        distributions = self._distributions()
         allowed = {} if end.by_itself else measurer.allowed
         while True:
             finals = self._finals(self.posterior(study), records)
@@ -334,12 +318,7 @@ class MeasuredSearch(Search):
             if store.log:
                 store.log.append(record)
             records.append(record)
-            study.add_trial(finished_trial(record, distributions))
-
-
-def most_allowed(trials: int) -> str:
-    """Why a search ended that measured as many as it may."""
-    return f"{trials} configurations were measured, as many as allowed"
+            study.add_trial(finished_trial(record, self.distributions))
 
 
 def _drop(study: Study, number: int) -> None:
@@ -375,10 +354,7 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
     check_sampler(sampler)
     search = MeasuredSearch(bill, objective, sampler, seed, prior)
     who = FunctionMeasurer(measurer) if callable(measurer) else measurer
-    if run_dir is None:
-        store = StudyStore(None, storage, study_name, job_key, bill.job.name)
-        return search.measure_all(store, who, trials, resume=resume)
-    with TrialLog(run_dir, search.header(job_key), resume=resume) as log:
-        log.gather()
-        store = StudyStore(log, storage, study_name, job_key, bill.job.name)
+    with stored(
+        run_dir, search.header(job_key), storage, study_name, bill.job.name, resume=resume
+    ) as store:
         return search.measure_all(store, who, trials, resume=resume)

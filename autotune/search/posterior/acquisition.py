@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 LEAST_FIT = 0.02  # probability below which a candidate is not worth a probe
-CONFIRM_BELOW = 0.003  # expected saving under which neighbours are confirmed instead
-INFLATED = 3.0  # times the sd, for a neighbour's sake
+LEAST_GAIN = 0.003  # of the objective: an expected saving below it is worth no probe
+INFLATED = 3.0  # times the sd of a neighbour: it is looked at sooner than others
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,11 @@ class Posterior:
         found = {n: contradiction(p, observed.get(n, ())) for n, p in self.parts.items()}
         return {name: times for name, times in found.items() if times}
 
+    @cached_property
+    def chief(self) -> Part:
+        """The timed part that has most signatures."""
+        return max((self.parts[name] for name in self.timed), key=lambda p: len(p.predicted))
+
     def chance(self, at: Indices) -> FloatArray:
         """[at] probability of fitting and of keeping the job's limits."""
         found: FloatArray = self.fits_probability[at] * self.keeps_probability[at]
@@ -247,21 +252,13 @@ class Posterior:
         mean, sd, _ = self.comparison(at, to)
         return mean, sd
 
-    def learnable(self, at: Indices, to: int) -> FloatArray:
-        """Sd by which measuring each of `at` is expected to move its difference to a candidate.
+    def comparison(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Mean and sd of the difference to a candidate, and the sd by which a probe moves it.
 
-        What is left of a difference's sd is noise, which one more measurement does not settle.
+        That one is less than the whole sd, because a measurement is noisy.
         Source: Frazier et al., "The knowledge-gradient policy for correlated normal beliefs"
         (2009), eq. 9, for every part by itself.
         """
-        return self.comparison(at, to)[2]
-
-    def chief(self) -> Part:
-        """The timed part with the most distinct rows."""
-        return max((self.parts[name] for name in self.timed), key=lambda p: len(p.predicted))
-
-    def comparison(self, at: Indices, to: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Mean and sd of the difference to a candidate, and by how much a probe there moves it."""
         if at is self.shortlist and to in self._compared:
             return self._compared[to]
         weights, own = self.weights(at), self.weights(np.asarray([to]))
@@ -279,32 +276,29 @@ class Posterior:
             self._compared[to] = found
         return found
 
+    def _near(self, index: int) -> Indices:
+        """A candidate's one-knob neighbours that a probe could teach something of."""
+        near = np.asarray(self.priced.neighbours(index), np.intp)
+        return near[self.allows(near)]
+
     def neighbour(self) -> int | None:
-        """The incumbent's most promising one-knob neighbour, its uncertainty inflated.
+        """The incumbent's most promising one-knob neighbour, with `INFLATED` times its sd.
 
         None when not even then one promises anything.
         """
-        if self.incumbent is None:
-            return None
-        near = np.asarray(self.priced.neighbours(self.incumbent), np.intp)
-        near = near[self.allows(near)]
-        if not len(near):
+        if self.incumbent is None or not len(near := self._near(self.incumbent)):
             return None
         mean, sd = self.difference(near, self.incumbent)
         gains = expected_improvement(mean, INFLATED * sd) * self.chance(near)
         best = int(np.argmax(gains))
-        return int(near[best]) if gains[best] >= CONFIRM_BELOW else None
+        return int(near[best]) if gains[best] >= LEAST_GAIN else None
 
     def plainer(self) -> int | None:
         """The plainest one-knob neighbour that is expected to be the incumbent's equal.
 
         Only what was measured can be picked: a tie goes to the plainer if that was probed.
         """
-        if self.incumbent is None:
-            return None
-        at = np.asarray(self.priced.neighbours(self.incumbent), np.intp)
-        at = at[self.allows(at)]
-        if not len(at):
+        if self.incumbent is None or not len(at := self._near(self.incumbent)):
             return None
         mean, _ = self.difference(at, self.incumbent)
         near = at.tolist()

@@ -64,7 +64,7 @@ class Evidence:
         self._stated = np.asarray([o.noise**2 for o in observed], np.float64)
         codes, group = np.unique(every, axis=0, return_inverse=True)
         self._group = group.reshape(-1)
-        self._columns = [list(s.columns) for s in shape.summands]
+        self._columns = [list(s.reads) for s in shape.summands]
         self._shares = [np.outer(s, s) for s in shape.shares(codes)]
         self._grams = np.stack(
             [t[np.ix_(codes[:, k], codes[:, k])] for k, t in enumerate(shape.tables)]

@@ -23,7 +23,7 @@ import numpy as np
 from autotune.frozen import dataclass
 from autotune.search.posterior.amplitudes import Evidence, disbelief
 from autotune.search.posterior.improvement import expected_improvement
-from autotune.search.posterior.lookahead import beliefs, over_limit
+from autotune.search.posterior.lookahead import beliefs, fits_in
 from autotune.search.priced import MEMORY
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ class Worlds:
     off: FloatArray
     fits: BoolArray
 
-    def saving(self, probability: float = PROBABILITY) -> float:
-        """Share of the pick's objective that the best saves at most, so probably."""
-        return float(1.0 - np.exp(-np.quantile(self.best(), probability)))
-
     def best(self, widened: float = 1.0) -> FloatArray:
         """[worlds] log of the pick's objective over that of the best that fits, at least 0.
 
@@ -75,7 +71,7 @@ def bound_of(posterior: Posterior, probability: float = PROBABILITY) -> float:
 
     Without a pick all of it: nothing is known.
     """
-    pick, part = posterior.pick(), posterior.chief()
+    pick, part = posterior.pick(), posterior.chief
     if pick is None:
         return 1.0
     exact = [o for o in posterior.known[part.name] if not o.least]
@@ -107,10 +103,7 @@ def worlds_of(posterior: Posterior, pick: int | None) -> Worlds:
     for name, belief in beliefs(posterior, everyone).items():
         drawn = belief.draw(draw, WORLDS)
         if name == MEMORY:
-            chance = posterior.fits_probability[at]
-            over = over_limit(posterior, at)[:, None] + drawn[:-1] <= 0.0
-            settled = (chance <= 0.0) | (chance >= 1.0)
-            fits = np.where(settled[:, None], chance[:, None] > 0.0, over)
+            fits = fits_in(posterior, at, drawn[:-1])
         else:
             off += belief.weight[:, None] * (drawn - belief.mean[:, None])
     fits &= (posterior.keeps_probability[at] >= KEPT)[:, None]
@@ -135,7 +128,7 @@ def _varied(posterior: Posterior, at: Indices, worth: FloatArray, most: int) -> 
     """Those of least worth, few of them alike in the part that varies most."""
     order = np.argsort(worth, kind="stable")[: AMONG * 8]
     order = order[np.isfinite(worth[order])]
-    rows = posterior.chief().row_of[at[order]]
+    rows = posterior.chief.row_of[at[order]]
     by_row = np.argsort(rows, kind="stable")
     first = np.searchsorted(rows[by_row], rows[by_row], side="left")
     place = np.empty(len(rows), np.intp)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.frozen import dataclass
+from autotune.search.priced import Term
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,14 +72,6 @@ def codes_of(part: Part, observed: Sequence[Observed]) -> Codes:
     return np.asarray([o.codes for o in observed], np.int64).reshape(-1, len(part.reads))
 
 
-@dataclass(frozen=True, slots=True)
-class Summand:
-    """columns: positions of its reads. share: [signatures]."""
-
-    columns: tuple[int, ...]
-    share: FloatArray
-
-
 class Shape:
     """Correlations of a part's levels, without amplitudes."""
 
@@ -91,8 +84,7 @@ class Shape:
             table = np.exp(-gap / ORDINAL_LENGTH) if dimension.ordinal else gap == 0
             self.tables.append(np.asarray(table, np.float64))
         every = tuple(range(len(part.reads)))
-        whole = Summand(every, np.ones(len(part.predicted)))
-        self.summands = tuple(Summand(t.reads, t.share) for t in part.terms) or (whole,)
+        self.summands = part.terms or (Term(part.name, every, np.ones(len(part.predicted))),)
 
     @cached_property
     def _keys(self) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
@@ -121,7 +113,7 @@ class Shape:
         """[signatures] prior variance."""
         total: FloatArray = np.zeros(len(self.part.predicted))
         for summand in self.summands:
-            mains = np.asarray([amplitudes.mains[k] for k in summand.columns])
+            mains = np.asarray([amplitudes.mains[k] for k in summand.reads])
             pairs = (mains.sum() ** 2 - (mains**2).sum()) / 2.0
             own = amplitudes.constant**2 + (mains**2).sum() + amplitudes.pair**2 * pairs
             total += summand.share**2 * own
@@ -133,7 +125,7 @@ class Shape:
         shares = zip(self.summands, self.shares(left), self.shares(right), strict=True)
         for summand, near, far in shares:
             main, single, squared = (np.zeros(total.shape) for _ in range(3))
-            for k in summand.columns:
+            for k in summand.reads:
                 own = self.tables[k][left[:, k]][:, right[:, k]] * amplitudes.mains[k]
                 main += own * amplitudes.mains[k]
                 single += own
@@ -159,7 +151,7 @@ class Shape:
         total = np.zeros((len(hot), count), np.float32)
         for summand, share in zip(self.summands, self.shares(others), strict=True):
             right = np.zeros((hot.shape[1], 3 * count), np.float32)
-            for k in summand.columns:
+            for k in summand.reads:
                 span = slice(starts[k], starts[k + 1])
                 own = self.tables[k][:, others[:, k]] * amplitudes.mains[k]
                 right[span] = np.concatenate(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.posterior.acquisition import CONFIRM_BELOW, Posterior, Proposal
+from autotune.search.posterior.acquisition import LEAST_GAIN, Posterior, Proposal
 from autotune.search.posterior.improvement import (
     FIRST,
     SECOND,
@@ -27,9 +27,8 @@ from autotune.search.priced import MEMORY
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.cost.columns import FloatArray
+    from autotune.cost.columns import BoolArray, FloatArray
     from autotune.search.posterior.measurements import History
-    from autotune.search.priced import Part
 
     Indices = NDArray[np.intp]
 
@@ -55,7 +54,7 @@ def next_probe(posterior: Posterior) -> Proposal | None:
     gains = expected_improvement(mean, learned) * chance
     most = float(np.max(gains))
     index, why = int(at[np.argmax(gains)]), "improve"
-    if most < CONFIRM_BELOW:
+    if most < LEAST_GAIN:
         near = posterior.plainer()
         near = posterior.neighbour() if near is None else near
         index, why = (near, "confirm") if near is not None else (index, why)
@@ -124,10 +123,9 @@ def first_of_two(posterior: Posterior, at: Indices, mean: FloatArray, learned: F
 
 def _alike(posterior: Posterior, at: Indices, measured: list[int]) -> Indices:
     """Places in `at` that share the chief part's signature with a measured one, the cheapest."""
-    chief = posterior.chief()
-    rows, found = chief.row_of[at], []
+    row_of, found = posterior.chief.row_of, []
     for index in measured:
-        same = np.flatnonzero(rows == chief.row_of[index])
+        same = np.flatnonzero(row_of[at] == row_of[index])
         if len(same):
             found.append(int(same[np.argmin(posterior.log_cost[at[same]])]))
     return np.asarray(found, np.intp)
@@ -144,13 +142,22 @@ def beliefs(posterior: Posterior, at: Indices) -> dict[str, Belief]:
 def over_limit(posterior: Posterior, at: Indices) -> FloatArray:
     """Log of the memory that the model predicts over what there is; 0 without a limit."""
     part = posterior.parts.get(MEMORY)
-    return np.zeros(len(at)) if part is None else _over(posterior, part, at)
-
-
-def _over(posterior: Posterior, part: Part, at: Indices) -> FloatArray:
+    if part is None:
+        return np.zeros(len(at))
     needed = np.maximum(part.predicted[part.row_of[at]], 1e-300)
     found: FloatArray = np.log(needed / posterior.priced.limit[at])
     return found
+
+
+def fits_in(posterior: Posterior, at: Indices, drawn: FloatArray) -> BoolArray:
+    """[at, worlds] what fits if memory has these log factors; what is settled fits in all or none.
+
+    drawn: [at, worlds].
+    """
+    chance = posterior.fits_probability[at]
+    settled = (chance <= 0.0) | (chance >= 1.0)
+    over = over_limit(posterior, at)[:, None] + drawn
+    return np.where(settled[:, None], chance[:, None] > 0.0, over <= 0.0)
 
 
 def _belief(posterior: Posterior, name: str, at: Indices, weight: FloatArray) -> Belief:

@@ -18,7 +18,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds, format_usd
 from autotune.frozen import dataclass
-from autotune.search.posterior.acquisition import INFLATED
+from autotune.search.posterior.acquisition import LEAST_GAIN
 from autotune.search.posterior.bound import LIKELY, bound_of
 from autotune.search.posterior.improvement import expected_improvement
 
@@ -31,8 +31,8 @@ Rule = Literal["budget", "regret", "saving", "exhausted"]
 Unit = Literal["usd", "s"]
 WORDS = {"compute": "computing", "data": "loading data", "save": "saving",
          "compile": "compiling"}  # fmt: skip
-REGRET = 0.003  # of the objective: expected saving under which no probe is worth its name
 NARROW = 0.05  # a joint bound under which a pick of this moment is one to end with
+LOOKED_AT = 2  # of the pick's neighbours
 UNCHANGED = 3  # probes after the pick's own that did not change it, where the bound is wider
 LEAST_SHOWN = 0.001  # bounds below this are not told apart
 
@@ -156,8 +156,8 @@ def remaining(posterior: Posterior) -> Remaining:
     at = posterior.shortlist
     if not len(at):
         return Remaining(0.0, 0.0, 0.0)
-    mean, sd = posterior.difference(at, posterior.incumbent)
-    gains = expected_improvement(mean, posterior.learnable(at, posterior.incumbent))
+    mean, sd, learned = posterior.comparison(at, posterior.incumbent)
+    gains = expected_improvement(mean, learned)
     fraction = float(np.max(gains * posterior.chance(at)))
     value = posterior.value(posterior.incumbent)
     bound = bound_of(posterior)
@@ -166,24 +166,13 @@ def remaining(posterior: Posterior) -> Remaining:
     return Remaining(fraction * value, fraction, bound, posterior.distrusted, alone)
 
 
-def confirmed(posterior: Posterior, least: float = REGRET) -> bool:
-    """Whether the pick's one-knob neighbours were looked at.
-
-    None is left that would promise the stated fraction even with three times the uncertainty, or
-    at least two were probed.
-    """
+def confirmed(posterior: Posterior) -> bool:
+    """Whether the pick's one-knob neighbours were looked at: two were probed, or none promises."""
     if posterior.incumbent is None:
         return False
     near = posterior.priced.neighbours(posterior.incumbent)
-    if sum(index in posterior.history.tried for index in near) >= 2:  # noqa: PLR2004 - a round
-        return True
-    at = np.asarray(near, np.intp)
-    at = at[posterior.allows(at)]
-    if not len(at):
-        return True
-    mean, sd = posterior.difference(at, posterior.incumbent)
-    gains = expected_improvement(mean, INFLATED * sd) * posterior.chance(at)
-    return bool(np.max(gains) < least)
+    tried = sum(index in posterior.history.tried for index in near)
+    return tried >= LOOKED_AT or posterior.neighbour() is None
 
 
 def settled(posterior: Posterior, left: Remaining) -> bool:
@@ -194,22 +183,11 @@ def settled(posterior: Posterior, left: Remaining) -> bool:
     return len(measured) - 1 - measured.index(posterior.incumbent) >= UNCHANGED
 
 
-def verdict(
-    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET
-) -> Stop | None:
-    """Why to stop before the proposed probe, or None to go on.
-
-    Raises InputError for a budget smaller than one probe.
-    """
-    check_budget(budget)
-    return judged(posterior, proposal, budget, least=least)
-
-
 def judged(
-    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget, *, least: float = REGRET,
+    posterior: Posterior, proposal: Proposal | None, budget: ProbeBudget,
     left: Remaining | None = None,
 ) -> Stop | None:  # fmt: skip
-    """`verdict` for a search under way: a budget that is used up ends it and is no error.
+    """Why to stop before the proposed probe, or None to go on.
 
     left: what `remaining` says of the posterior, where that is known.
     """
@@ -220,10 +198,10 @@ def judged(
         return Stop("budget", over_budget(budget), left)
     if posterior.incumbent is None:
         return None
-    if left.fraction < least and confirmed(posterior, least) and settled(posterior, left):
+    if left.fraction < LEAST_GAIN and confirmed(posterior) and settled(posterior, left):
         reason = (
-            f"no probe is expected to save more than {least:.1%} of the run, and the neighbours "
-            "of the pick were tried"
+            f"no probe is expected to save more than {LEAST_GAIN:.1%} of the run, and the "
+            "neighbours of the pick were tried"
         )
         return Stop("regret", reason, left)
     if left.saving < budget.next_cost and not budget.free:

@@ -23,8 +23,8 @@ from autotune.search.posterior.improvement import SECOND, expected_improvement
 from autotune.search.posterior.lookahead import (
     LOOKED_AT,
     beliefs,
+    fits_in,
     only_broke,
-    over_limit,
     unlike_what_broke,
 )
 from autotune.search.priced import MEMORY
@@ -86,8 +86,5 @@ def _worlds(posterior: Posterior, among: Indices) -> tuple[FloatArray, BoolArray
     values = posterior.aim(factors, np.repeat(among, WORLDS)).reshape(len(among), WORLDS)
     fits = np.ones(values.shape, np.bool_)
     if memory is not None:
-        chance = posterior.fits_probability[among]
-        drawn = over_limit(posterior, among)[:, None] + memory.draw(normal, WORLDS) <= 0.0
-        settled = (chance <= 0.0) | (chance >= 1.0)
-        fits = np.where(settled[:, None], chance[:, None] > 0.0, drawn)
+        fits = fits_in(posterior, among, memory.draw(normal, WORLDS))
     return values, fits

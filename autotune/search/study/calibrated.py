@@ -20,7 +20,7 @@ from autotune.search.posterior.costs import SHORTLIST
 from autotune.search.posterior.lookahead import next_probe, only_broke
 from autotune.search.posterior.measurements import history_of
 from autotune.search.posterior.together import next_of_several
-from autotune.search.study.journal import IDENTITY, check_identity
+from autotune.search.study.journal import claim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,7 +124,9 @@ class CalibratedSampler(BaseSampler):
 
     def history(self, study: Study, trials: Sequence[FrozenTrial] | None = None) -> History:
         """The study's trials as candidates. Raises InputError for a study of something else."""
-        self._agree(study)
+        if not self._agreed:
+            claim(study, self._priced.identity)
+            self._agreed = True
         if trials is None:
             trials = study.get_trials(deepcopy=False)
         history = history_of(trials, self._priced, set(self._distributions))
@@ -132,15 +134,6 @@ class CalibratedSampler(BaseSampler):
             text = f"{history.outside} trials of the study are not candidates of this space"
             warnings.warn(text, OutsideSpaceWarning, stacklevel=2)
         return history
-
-    def _agree(self, study: Study) -> None:
-        """A study belongs to one job and space; measurements of another would mislead."""
-        if self._agreed:
-            return
-        check_identity(study, self._priced.identity)
-        if IDENTITY not in study.user_attrs:
-            study.set_user_attr(IDENTITY, self._priced.identity)
-        self._agreed = True
 
     def _next(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         if trial.number in self._ahead:

@@ -111,17 +111,20 @@ class StudyJournal:
             file.write(("\n".join(lines) + "\n").encode())
 
 
+def claim(study: Study, identity: str) -> None:
+    """Say of a study what its measurements speak of. Raises InputError where that is another."""
+    found = study.user_attrs.get(IDENTITY)
+    if found is None:
+        study.set_user_attr(IDENTITY, identity)
+    elif found != identity:
+        msg = f"the study {study.study_name!r} holds measurements of another job or space"
+        raise InputError(msg, "name another study, or tune the job that it was made for")
+
+
 def other_space(record: TrialRecord) -> InputError:
     """What to say of a recorded trial whose parameters this search has not."""
     msg = f"trial {record.number} of the record is not in this search space"
     return InputError(msg, OTHER_SPACE)
-
-
-def check_identity(study: Study, identity: str) -> None:
-    """Raise InputError for a study of another job or space, whose measurements would mislead."""
-    if study.user_attrs.get(IDENTITY) not in {None, identity}:
-        msg = f"the study {study.study_name!r} holds measurements of another job or space"
-        raise InputError(msg, "name another study, or tune the job that it was made for")
 
 
 def _distribution(axis: Axis) -> str:

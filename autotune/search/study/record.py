@@ -31,6 +31,8 @@ SEARCH_FILE = "search.json"
 WORKERS_FOLDER = "workers"  # of a run: a folder for each worker, with a record of its own
 MAX_RECORD_BYTES = 1 << 30
 
+LEARNED = ("measured", "noise", "oom", "disturbed", "withdrawn")  # what samplers read of a trial
+
 Kind = Literal["trial", "repeat", "invalid", "failed"]
 
 
@@ -107,18 +109,9 @@ def next_number(records: Sequence[TrialRecord]) -> int:
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
     """What Optuna's own tools show of a trial; some of them do not know constraints yet."""
-    learned: dict[str, Any] = {"measured": record.measured} if record.measured else {}
-    if record.noise:
-        learned["noise"] = record.noise
-    if record.oom:
-        learned["oom"] = True
-    if record.disturbed:
-        learned["disturbed"] = True
-    if record.withdrawn:
-        learned["withdrawn"] = True
-    seen = {"fits": record.fits, "reason": record.reason}
-    seen |= {"offer": record.offer, "config": record.config}
-    return {**seen, "record": record.as_dict(), **learned}
+    told = {name: getattr(record, name) for name in ("fits", "reason", "offer", "config")}
+    learned = {name: value for name in LEARNED if (value := getattr(record, name))}
+    return {**told, "record": record.as_dict(), **learned}
 
 
 def _refused(constant: str) -> None:

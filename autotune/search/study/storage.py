@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from autotune.search.study.journal import (
     other_space,
 )
 from autotune.search.study.owner import OWNER, Owner
-from autotune.search.study.record import attributes_of, workers_of
+from autotune.search.study.record import TrialLog, attributes_of, workers_of
 from autotune.search.study.refusals import without_password
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
     from autotune.search.axes import Axis
-    from autotune.search.study.record import TrialLog, TrialRecord
+    from autotune.search.study.record import TrialRecord
 
 
 MOST_LISTED = 8  # studies that are named where the one asked for is not there
@@ -73,6 +73,19 @@ class StudyStore:
         folder = self.log.path.parent if self.log else None
         named = {JOB_KEY: self.job_key, IDENTITY: identity}
         return StudyJournal(folder, self.study_name, axes, named)
+
+
+@contextmanager
+def stored(
+    run_dir: Path | None, header: dict[str, str], storage: str | None, study_name: str,
+    job_name: str, *, resume: bool,
+) -> Iterator[StudyStore]:  # fmt: skip
+    """Where a search is kept while it runs. header: of its record. Raises InputError."""
+    log = TrialLog(run_dir, header, resume=resume) if run_dir else None
+    with log or nullcontext():
+        if log:
+            log.gather()
+        yield StudyStore(log, storage, study_name, header["job_key"], job_name)
 
 
 def open_study(

@@ -10,6 +10,7 @@ repeat with what is known; neither counts as a trial.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +21,18 @@ from autotune.frozen import dataclass
 from autotune.search.axes import ParameterSpace
 from autotune.search.selection import Objective, score_name, scores, violations
 from autotune.search.study.journal import OTHER_SPACE
-from autotune.search.study.record import TrialLog, TrialRecord
+from autotune.search.study.record import TrialRecord
 from autotune.search.study.samplers import CALIBRATED, check_sampler, sampler_maker
 from autotune.search.study.storage import (
-    StudyStore,
     finished_trial,
     of_a_peer,
+    stored,
     tell,
     with_sampler_state,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from optuna.distributions import BaseDistribution
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from optuna.study import Study
 
     from autotune.cost.bill import Bill
+    from autotune.search.billed import BilledCandidates
+    from autotune.search.posterior.kernel import Observed
+    from autotune.search.study.calibrated import CalibratedSampler
+    from autotune.search.study.record import TrialLog
+    from autotune.search.study.storage import StudyStore
 
 ASKS_PER_TRIAL = 10  # proposals at most, repeats and invalid ones included, for each trial
 SLOW_ASKS_PER_TRIAL = 3  # for gp, whose proposals take half a second
@@ -92,30 +98,58 @@ def explore(  # noqa: PLR0913 - what a search is, each named
     """
     check_sampler(sampler)
     search = Search(bill, objective, sampler, seed)
-    if run_dir is None:
-        return search.run(
-            StudyStore(None, storage, study_name, job_key, bill.job.name), trials, resume, on_trial
-        )
     header = {"job_key": job_key, "score": search.score}
-    with TrialLog(run_dir, header, resume=resume) as log:
-        store = StudyStore(log, storage, study_name, job_key, bill.job.name)
+    with stored(run_dir, header, storage, study_name, bill.job.name, resume=resume) as store:
         return search.run(store, trials, resume, on_trial)
 
 
 class Search:
-    """The candidates as parameters, and what a proposal is worth."""
+    """The candidates as parameters, and what a proposal is worth.
 
-    def __init__(self, bill: Bill, objective: Objective, sampler: str, seed: int) -> None:
+    prior: what earlier runs observed, for the calibrated sampler.
+    """
+
+    def __init__(
+        self, bill: Bill, objective: Objective, sampler: str, seed: int,
+        prior: Mapping[str, Sequence[Observed]] | None = None,
+    ) -> None:  # fmt: skip
         self.bill = bill
         self.objective: Objective = objective
         self.sampler = sampler
         self.seed = seed
+        self.prior = dict(prior or {})
         self.score = score_name(bill, objective)
         self.space = ParameterSpace(bill.candidates)
         self.values = scores(bill, objective)
         self.memory, self.disk = violations(bill)
         finite = self.values[np.isfinite(self.values)]
         self.worst = float(finite.max(initial=0.0))
+
+    @cached_property
+    def priced(self) -> BilledCandidates:
+        """The candidates as the calibrated sampler sees them."""
+        from autotune.search.billed import BilledCandidates
+
+        return BilledCandidates(self.bill, self.space, self.objective)
+
+    @cached_property
+    def calibrated(self) -> CalibratedSampler:
+        """The calibrated sampler; it keeps its fit from one proposal to the next."""
+        from autotune.search.study.calibrated import CalibratedSampler
+
+        return CalibratedSampler(self.priced, self.distributions, prior=self.prior)
+
+    @cached_property
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """The fixed superset of every parameter's values."""
+        from optuna.distributions import CategoricalDistribution, IntDistribution
+
+        return {
+            axis.name: IntDistribution(0, len(axis.values) - 1)
+            if axis.ordinal
+            else CategoricalDistribution(axis.values)
+            for axis in self.space.axes
+        }
 
     def run(
         self,
@@ -158,14 +192,13 @@ class Search:
         if self.sampler == CALIBRATED and not store.storage and not any(r.measured for r in known):
             return self._in_order(store)
         study = store.study(resume=resume)
-        distributions = self._distributions()
-        records = self._restore(study, store.log, distributions)
-        next_sampler = self._sampler_maker(distributions)
+        records = self._restore(study, store.log)
+        next_sampler = self._sampler_maker()
 
         def more(most: int, tried: dict[int, TrialRecord]) -> list[TrialRecord]:
             study.sampler = next_sampler(len(records))
-            made = self._add_modelled(study, store.log, distributions, records, most)
-            return made or [self._try_next(study, store.log, distributions, records, tried)]
+            made = self._add_modelled(study, store.log, records, most)
+            return made or [self._try_next(study, store.log, records, tried)]
 
         return records, more
 
@@ -176,18 +209,15 @@ class Search:
 
         No sampler is asked, so Optuna is not loaded; the journal is written for it.
         """
-        from autotune.search.billed import BilledCandidates
-
         log, records = store.log, list(store.log.records) if store.log else []
-        priced = BilledCandidates(self.bill, self.space, self.objective)
-        journal = store.journal(self.space.axes, priced.identity)
+        journal = store.journal(self.space.axes, self.priced.identity)
         journal.add(records)
         known = {self.space.find(record.params) for record in records}
-        order = (index for index in priced.order() if index not in known)
+        order = (index for index in self.priced.order() if index not in known)
 
         def more(most: int, tried: dict[int, TrialRecord]) -> list[TrialRecord]:
             made = [
-                self._record_of(self.space.params(index), number, {})
+                self._record_of(self.space.params(index), number, ())
                 for number, index in enumerate(islice(order, most), start=len(records))
             ] or [self._record_of(self.space.params(0), len(records), tried)]
             if log:
@@ -199,31 +229,27 @@ class Search:
         return records, more
 
     def _add_modelled(
-        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
-        records: list[TrialRecord], most: int,
-    ) -> list[TrialRecord]:  # fmt: skip
+        self, study: Study, log: TrialLog | None, records: list[TrialRecord], most: int
+    ) -> list[TrialRecord]:
         """What the calibrated sampler proposes whatever it is told: one write, then the study."""
-        from autotune.search.study.calibrated import CalibratedSampler
-
-        if not isinstance(study.sampler, CalibratedSampler):
+        if self.sampler != CALIBRATED:
             return []
-        proposed = study.sampler.modelled(study, most)
         made = [
-            self._record_of(self.space.params(index), number, {})
-            for number, index in enumerate(proposed, start=len(records))
+            self._record_of(self.space.params(index), number, ())
+            for number, index in enumerate(self.calibrated.modelled(study, most), len(records))
         ]
         if log and made:
             log.append(*made)
         records += made
-        study.add_trials(finished_trial(record, distributions) for record in made)
+        study.add_trials(finished_trial(record, self.distributions) for record in made)
         return made
 
     def _try_next(
-        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution],
-        records: list[TrialRecord], tried: dict[int, TrialRecord],
+        self, study: Study, log: TrialLog | None, records: list[TrialRecord],
+        tried: Collection[int],
     ) -> TrialRecord:  # fmt: skip
         """The sampler's next proposal, looked up, written and told."""
-        trial = study.ask(distributions)
+        trial = study.ask(self.distributions)
         record = self._record_of(dict(trial.params), len(records), tried)
         record = with_sampler_state(record, study, trial)
         if log:
@@ -251,28 +277,11 @@ class Search:
         each = SLOW_ASKS_PER_TRIAL if self.sampler == "gp" else ASKS_PER_TRIAL
         return each * trials + SPARE_ASKS
 
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        """The fixed superset of every parameter's values."""
-        from optuna.distributions import CategoricalDistribution, IntDistribution
-
-        return {
-            axis.name: IntDistribution(0, len(axis.values) - 1)
-            if axis.ordinal
-            else CategoricalDistribution(axis.values)
-            for axis in self.space.axes
-        }
-
-    def _sampler_maker(
-        self, distributions: dict[str, BaseDistribution]
-    ) -> Callable[[int], BaseSampler]:
+    def _sampler_maker(self) -> Callable[[int], BaseSampler]:
+        """The sampler for the n-th proposal."""
         if self.sampler != CALIBRATED:
             return sampler_maker(self.sampler, self.seed)
-        from autotune.search.billed import BilledCandidates
-        from autotune.search.study.calibrated import CalibratedSampler
-
-        priced = BilledCandidates(self.bill, self.space, self.objective)
-        calibrated = CalibratedSampler(priced, distributions)
-        return lambda _number: calibrated
+        return lambda _number: self.calibrated
 
     def _candidate(self, record: TrialRecord) -> int:
         """The candidate of a recorded trial. Raises InputError when this space has none."""
@@ -289,7 +298,7 @@ class Search:
         return self.bill.candidates.config(index).key
 
     def _record_of(
-        self, params: dict[str, Any], number: int, tried: dict[int, TrialRecord]
+        self, params: dict[str, Any], number: int, tried: Collection[int]
     ) -> TrialRecord:
         """What a proposal is worth."""
         index = self.space.find(params)
@@ -318,9 +327,7 @@ class Search:
             fits=fits, reason=reason, offer=offer, config=config, sampler=self.sampler,
         )  # fmt: skip
 
-    def _restore(
-        self, study: Study, log: TrialLog | None, distributions: dict[str, BaseDistribution]
-    ) -> list[TrialRecord]:
+    def _restore(self, study: Study, log: TrialLog | None) -> list[TrialRecord]:
         """Bring record and study to the same trials; the record is what counts."""
         from optuna.trial import TrialState
 
@@ -335,7 +342,7 @@ class Search:
         if log is None:
             return [known[number] for number in sorted(known)]
         study.add_trials(
-            finished_trial(record, distributions)
+            finished_trial(record, self.distributions)
             for record in log.records
             if record.number not in known
         )
