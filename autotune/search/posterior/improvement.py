@@ -5,6 +5,8 @@ promising candidates are each played through on worlds drawn from the posterior:
 probe measures what the world says, every residual is updated, the next probe is then chosen by
 expected improvement, and the world says what both were worth. The reward is the saving held after
 the first probe plus that after the second, so that a gain now is not put off for one later.
+The second counts as if it showed the truth, which is too much where a part is noisy; counting what
+its reading changes was no better (docs/search.md).
 
 Source: derived: one-step rollout of the expected-improvement policy; Bertsekas, "Dynamic
 Programming and Optimal Control" (2005), section 6.4; for Bayesian optimization, Lam et al. (2016).
