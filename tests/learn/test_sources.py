@@ -223,6 +223,24 @@ def test_of_two_runs_in_one_log_the_last_is_read_and_said() -> None:
     assert {part.seconds / part.steps for part in printed.stretches} == {2.0}
 
 
+def test_a_notebook_of_a_model_in_a_folder_is_read_while_that_is_there(tmp_path: Path) -> None:
+    base, path = tmp_path / "base", tmp_path / "train.ipynb"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+    said = "TrainOutput(global_step=60, training_loss=5.5, metrics={'train_runtime': 90.0})"
+    for name in ("base", str(base)):
+        cell = {
+            "cell_type": "code", "source": f"m = AutoModelForCausalLM.from_pretrained({name!r})",
+            "outputs": [{"output_type": "stream", "name": "stdout", "text": said}],
+        }  # fmt: skip
+        path.write_text(json.dumps({"cells": [cell]}))
+        assert notebook.read(path).model == {"model_type": "llama", "hidden_size": 64}
+    (base / "config.json").write_text("{")
+    assert notebook.read(path).model == {}
+    shutil.rmtree(base)
+    assert notebook.read(path).model == {}
+
+
 @pytest.mark.slow
 def test_a_notebook_that_really_trained_is_read_from_its_source_and_outputs(tmp_path: Path) -> None:
     """Its cells run here, and their outputs are what the Trainer printed and gave."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.learn.console import read_printed
 from autotune.app.learn.found import Found, number, results_in, whole
-from autotune.app.learn.walk import Unreadable, read_json
+from autotune.app.learn.walk import Unreadable, read_json, read_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,14 +55,15 @@ def read(path: Path) -> Found:
     adapter = {**calls.get("LoraConfig", {}), **calls.get("get_peft_model", {})}
     loading = calls.get("from_pretrained", {})
     gpu, size = _gpu(printed)
+    named = _model_name(loading, source)
     return Found(
         source=SOURCE,
         place=path,
         trainer="unsloth" if "unsloth" in source else "trl" if "SFTConfig" in calls else "hf",
         arguments={**loading, **calls.get("BitsAndBytesConfig", {}), **calls.get("SFTTrainer", {}),
                    **arguments},
-        model_name=_model_name(loading, source),
-        model=calls.get("LlamaConfig", {}) and {"model_type": "llama", **calls["LlamaConfig"]},
+        model_name=named,
+        model=_shape(calls, path.parent / named if named else None),
         adapter={**adapter, "peft_type": "LORA"} if "r" in adapter else {},
         results=results_in(told, bars.results),
         log=bars.log(str(path)),
@@ -159,6 +160,16 @@ def _model_name(loading: dict[str, Any], source: str) -> str:
         return name
     found = re.search(r"model_(?:name|id)\w*\s*=\s*[\"']([\w./-]+)[\"']", source)
     return found[1] if found else ""
+
+
+def _shape(calls: dict[str, dict[str, Any]], folder: Path | None) -> dict[str, Any]:
+    """The model's config: as the notebook makes it, or of a folder that is still there."""
+    if own := calls.get("LlamaConfig"):
+        return {"model_type": "llama", **own}
+    try:
+        return read_mapping(folder / "config.json") if folder else {}
+    except Unreadable:
+        return {}
 
 
 def iter_notebooks(names: frozenset[str]) -> Iterator[str]:
