@@ -110,7 +110,7 @@ def odds_told(payload: Payload, text: str) -> Iterator[str]:
     asked = chances(payload["job"]["limits"]["confidence"])
     true = {chances(each["probability"]) for each in told}
     odds = r"(?:under |over )?\d+ chances? in \d+"
-    for found in re.findall(rf"(?:kept with |missed by [^()]*\([^():]*: )({odds})", text):
+    for found in re.findall(rf"(?:kept with |missed \()({odds})", text):
         if found not in true:
             yield f"a limit is said to be kept with {found}, and the odds are {sorted(true)}"
     for found in re.findall(rf"({odds}) are asked for", text):
@@ -118,5 +118,5 @@ def odds_told(payload: Payload, text: str) -> Iterator[str]:
             yield f"{found} are said to be asked for, and {asked} are"
     for each in told:
         own = chances(each["probability"])
-        if f"kept with {own}" not in text and f": {own})" not in text:
+        if f"kept with {own}" not in text and f"missed ({own})" not in text:
             yield f"the odds of {each['limit']} are not told"

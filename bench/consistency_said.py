@@ -183,14 +183,15 @@ def _changes(payload: Payload, row: Payload, text: str) -> Iterator[str]:
 
 
 def _missed(payload: Payload, _: Payload, text: str) -> Iterator[str]:
-    true = {(m["limit"], m["by"]) for m in payload["misses"]}
+    values = {each["limit"]: each["value"] for each in payload["limits"] or ()}
+    late = {miss["limit"] for miss in payload["misses"]}
     shown = {
-        f"{name.replace('_', ' ')} missed by "
-        f"{format_usd(by) if name == 'budget' else format_seconds(by)}"
-        for name, by in true
+        f"{name.replace('_', ' ')} of "
+        f"{format_usd(values[name]) if name == 'budget' else format_seconds(values[name])} missed"
+        for name in late
     }
-    by = r"(?:\$[\d,.]+\d|[\d.]+ \w+)"
-    told = re.findall(rf"(?:deadline|budget|max session) missed by {by}", text, re.IGNORECASE)
+    value = r"(?:\$[\d,.]+\d|[\d.]+ \w+)"
+    told = re.findall(rf"(?:deadline|budget|max session) of {value} missed", text, re.IGNORECASE)
     for found in told:
         if found.lower() not in shown:
             yield f"{found!r} is told, and what is missed is {sorted(shown)}"

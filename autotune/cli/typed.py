@@ -171,7 +171,7 @@ def _plain(text: str) -> str:
     short = text.removeprefix("Value error, ").strip().rstrip(".")
     extra = re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", short)
     if extra:
-        return f"nothing is known to do with: {extra[1]}"
+        return f"more words than it takes: {extra[1]}"
     return short[:1].lower() + short[1:]
 
 

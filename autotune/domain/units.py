@@ -119,7 +119,8 @@ def parse_usd_per_hour(text: str) -> tuple[float, bool]:
     if not slash or unit not in {"h", "hr", "hour", "gpu-h", "gpu-hour", "gpu/h"}:
         msg = f"{text!r} is not a price"
         whole = _such_as(text, " USD/h", "2.50 USD/h").removeprefix("such as ")
-        raise InputError(msg, f'write {whole} for the whole offer or "1.99 USD/gpu-h" per GPU')
+        hint = f'write {whole} for the whole offer, "1.99 USD/gpu-h" per GPU, or free'
+        raise InputError(msg, hint)
     return parse_usd(head), unit.startswith("gpu")
 
 

@@ -76,8 +76,11 @@ class Launch:
         host = self.offer.host
         return None if field in host.assumed else float(getattr(host, field))
 
-    def head(self, command: str, *more: str) -> str:
-        """The comment that the file begins with: what it starts, and the words that start it."""
+    def head(self, command: str, *more: str, stops: bool = True) -> str:
+        """The comment that the file begins with: what it starts, and the words that start it.
+
+        stops: the file also holds the time limit.
+        """
         price = self.offer.usd_per_hour
         lines = [
             f"{self.job.name}: {self.job.model.name} on {self.offer.label}",
@@ -88,9 +91,9 @@ class Launch:
                 f"the plan was priced at {price:.2f} USD/h: where it costs another, ask again"
             )
         if self.slow_end_s:
+            stop = f"; it is stopped after {format_seconds(self.limit_s)}" if stops else ""
             lines.append(
-                f"nine runs in ten should end within {format_seconds(self.slow_end_s)};"
-                f" it is stopped after {format_seconds(self.limit_s)}"
+                f"nine runs in ten should end within {format_seconds(self.slow_end_s)}{stop}"
             )
         return "".join(f"# {' '.join(line.split())}\n" for line in (*lines, *more))
 

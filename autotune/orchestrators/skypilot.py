@@ -98,7 +98,13 @@ class SkyPilot(Orchestrator):
             ) + "\n",
         }  # fmt: skip
         command = f"{self.command} {told}".strip()
-        return launch.head(command, "a gated model: --secret HF_TOKEN") + as_yaml(task), notes
+        head = launch.head(
+            command,
+            "this file sets no time limit: watch the run",
+            "a gated model: --secret HF_TOKEN",
+            stops=False,
+        )
+        return head + as_yaml(task), notes
 
 
 def _resources(launch: Launch) -> dict[str, Any]:

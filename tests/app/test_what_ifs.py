@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +12,15 @@ import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
+from autotune.domain.answer.recommendation import WorthProbe
 from autotune.domain.config import KNOBS
+from autotune.report.layout.text import sections_text
 from autotune.report.payload import dumps, recommendation_payload
 from autotune.report.recorded import recorded_payload
 from autotune.report.screens.screen import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT
+from autotune.report.sections.settings import worth_a_probe_section
 from autotune.report.sections.what_ifs import opening_words
 
 if TYPE_CHECKING:
@@ -132,6 +137,28 @@ def test_without_row_lengths_nobody_pretends_to_know_what_padding_is_worth(
     said = opening_words(payload, 2)
     both = "`--allow packing`, `--allow length_grouping`"
     assert said == f"May save more, depending on the row lengths: {both}."
+    slower = [e for e in payload.sensitivities if (e.saved_s or 0.0) <= 0 and e.duration_s]
+    assert slower  # of these none is named, also where there is room for all
+    named = opening_words(payload, 99)
+    assert not any(f"`{each.opens}`" in named for each in slower)
+
+
+def test_a_change_worth_a_probe_can_be_typed_as_it_is_printed(tmp_path: Path) -> None:
+    payload = recommendation_payload(answered(written(tmp_path)))
+    found = [
+        WorthProbe(change, knob, 60.0, 1.0, 0.0, 2.0, "nobody measured it")
+        for change, knob in (
+            ("4x rtx-5090", "machine"), ("h200-sxm, spot", "machine"),
+            ("compile=default, compile_scope=regional", "compile"),
+        )
+    ]  # fmt: skip
+    text = sections_text([worth_a_probe_section(replace(payload, worth_a_probe=found))], width=200)
+    for typed in (
+        "--gpu '4x rtx-5090'", "--gpu 'h200-sxm, spot'",
+        "--set compile=default --set compile_scope=regional",
+    ):  # fmt: skip
+        assert typed in text
+        assert len(shlex.split(typed)) in {2, 4}
 
 
 def test_where_nothing_fits_every_closed_knob_says_whether_it_would(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.catalog.prices.prices import price_for
 from autotune.cli.application import run
 from autotune.cli.output import Progress, warn
 from autotune.domain.errors import InputError, Interrupted
@@ -44,7 +45,7 @@ def test_a_missed_limit_leaves_with_4_and_still_answers(
     limits = replace(job.limits, budget_usd=12.5)
     answer_with(replace(recommendation, job=replace(job, limits=limits)))
     assert run(["tune", "job.yaml"]) == 4
-    assert "Budget missed by $" in capsys.readouterr().out
+    assert "Budget of $12.50 missed (" in capsys.readouterr().out
 
 
 def test_bad_input_leaves_with_2_and_says_what_to_do(answer_with: Install, capsys: Capture) -> None:
@@ -269,6 +270,18 @@ def test_prices_are_a_screen_and_all_of_them_are_in_csv(
     assert len(shown) <= max(30, len(devices) + 6)
     assert devices == {line.split()[0] for line in shown if line.strip()} & devices
     assert any(f"of {len(every)} prices" in line for line in shown)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "l40s", "rtx-4090"])
+def test_the_first_price_of_a_device_is_the_one_that_answers_use(
+    name: str, capsys: Capture
+) -> None:
+    assert run(["prices", name]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(name))
+    used = price_for(name)
+    assert used is not None
+    assert f"{used.usd_per_hour:.2f}" in line.split()
+    assert used.as_of in line.split()
 
 
 @pytest.mark.parametrize("chosen", ["text", "json", "csv", "md"])

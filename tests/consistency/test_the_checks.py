@@ -115,7 +115,7 @@ def test_one_changed_figure_is_denied(
         ("{dearer} +1%", "is said to be +1 %"),
         ("-1.0 h (-1%)", "a change of -1 % against today"),
         ("today 3.0 h (-1%)", "a change of -1 % against today"),
-        ("Deadline missed by 9.9 h.", "'Deadline missed by 9.9 h' is told"),
+        ("Deadline of 9.9 h missed.", "'Deadline of 9.9 h missed' is told"),
     ],
 )
 def test_one_wrong_sentence_is_denied(answer: Any, sentence: str, seen: str) -> None:
@@ -137,8 +137,10 @@ def _middle(payload: Any) -> str:
 
 def test_a_limit_that_is_missed_and_not_told_is_denied(answer: Any) -> None:
     payload = copy.deepcopy(answer)
-    payload["misses"] = [{"limit": "deadline", "by": 7200.0}]
-    assert any("'deadline missed by 2.0 h' is not told" in t for t in said(payload, "It is late."))
+    payload["limits"] = [{"limit": "deadline", "value": 7200.0, "probability": 0.1}]
+    payload["misses"] = [{"limit": "deadline", "by": 3600.0}]
+    told = said(payload, "It is late.")
+    assert any("'deadline of 2.0 h missed' is not told" in text for text in told)
 
 
 def test_an_answer_without_its_own_figures_in_the_report_is_denied(answer: Any) -> None:

@@ -141,6 +141,14 @@ def test_a_hung_run_is_stopped_well_after_its_slow_end(cases: dict[str, Case]) -
     assert "#SBATCH --time=0-15:00:00\n" in cases["rented"].written("slurm").files["run.sbatch"]
     job = read(cases["rented"].written("k8s").files["k8s.yaml"])
     assert job["spec"]["activeDeadlineSeconds"] == 54_000
+    for target, file in (("slurm", "run.sbatch"), ("k8s", "k8s.yaml")):
+        assert "; it is stopped after 15.0 h" in cases["rented"].written(target).files[file]
+
+
+def test_a_file_without_a_time_limit_promises_none(cases: dict[str, Case]) -> None:
+    text = cases["rented"].written("sky").files["sky.yaml"]
+    assert "stopped after" not in text
+    assert "sets no time limit" in text
 
 
 @pytest.mark.parametrize("target", ["hf", "trl", "axolotl", "llamafactory", "unsloth"])

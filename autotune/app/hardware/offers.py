@@ -298,6 +298,13 @@ def _unsold(offer: Offer, label: str) -> InputError:
         f"{label}: nobody in the table of prices sells {offer.per_node}x {name} in one machine"
         f"{' on spot' if offer.spot else ''}; sold are {sold}"
     )
+    most = counts[-1]
+    if offer.per_node > most and not offer.per_node % most:
+        each = "" if most == 1 else f"{most}x"
+        hint += (
+            f'; or several machines: `--gpu "{offer.per_node // most}x{each}{name} over '
+            'infiniband-ndr"`'
+        )
     return InputError(msg, f"name one of those counts, or {hint}")
 
 

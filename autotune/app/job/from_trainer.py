@@ -210,7 +210,7 @@ def _ask_for(parsed: Parsed, overrides: Overrides, origin: Origin) -> None:
         for each in parsed.uncounted:  # the file says how, and that is priced as another way
             if each.key == KIND and "method.kind" in missing:
                 what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
-        msg = f"{origin.path or COMMAND} does not say {', '.join(what[key] for key in missing)}"
+        msg = f"{origin.path or COMMAND} does not say {' or '.join(what[key] for key in missing)}"
         flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
         raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
 

@@ -149,9 +149,9 @@ def unquantised_note(job: Job) -> tuple[str, ...]:
         return ()
     share = (size.linear - size.fused) / size.total
     text = (
-        f"{base} holds {100 * share:.0f} % of {job.model.name}: transformers {version} keeps a "
-        "layer's experts as one parameter, which bitsandbytes leaves in 16 bit "
-        f"({format_bytes(2.0 * size.fused)} of them)"
+        f"only {100 * share:.0f} % of {job.model.name} becomes {base}: the experts stay in 16 bit "
+        f"({format_bytes(2.0 * size.fused)}); transformers {version} keeps a layer's experts as "
+        "one parameter, which bitsandbytes leaves alone"
     )
     return (Decisive(text),)
 

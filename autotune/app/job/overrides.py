@@ -140,7 +140,7 @@ def set_key(values: Values, key: str, value: str) -> None:
         hint = f"knobs: {', '.join(KNOBS)}; keys of the job: {', '.join(settable_keys())}"
         if close_matches(key[:80], known):
             hint = "a knob, such as precision, or a key of the job file, such as train.epochs"
-        hint = typed_here(key) or hint
+        hint = _with_value(typed_here(key), value) or hint
         if QUALITY_WORDS.get(key):
             hint = f"write {QUALITY_WORDS[key]}={value[:60]}"
         kind = "knob or key"
@@ -156,6 +156,12 @@ def set_key(values: Values, key: str, value: str) -> None:
         _at_the_old_batch(values, mapping)
     mapping[name] = value
     _drop_rivals(values, key, value)
+
+
+def _with_value(hint: str, value: str) -> str:
+    """A command whose example is a number, with the number that was typed."""
+    head, _, example = hint.rpartition("=")
+    return f"{head}={value}" if example.isdigit() and value.isdigit() else hint
 
 
 def _drop_rivals(values: Values, key: str, value: str) -> None:
@@ -216,6 +222,7 @@ def _shorten(data: Values, value: str) -> None:
     data["lengths"] = shortened
 
 
+WHICH = "`autotune devices` lists the devices, `--gpu all` compares all of them"
 FORM = "--model NAME --rows N (or --data FILE) --gpu NAME"
 _SIZES = {"data.rows", "data.dataset", "data.lengths.histogram", "train.steps"}
 
@@ -244,7 +251,7 @@ def line_document(overrides: Overrides) -> Document:
         raise InputError(msg, f"name a job file (`autotune init` writes one), or give {FORM}")
     if missing:
         msg = f"no job file is given, and the command lacks {', '.join(missing)}"
-        raise InputError(msg, f"give {FORM}, or a job file; `autotune devices` lists the devices")
+        raise InputError(msg, f"give {FORM}, or a job file; {WHICH}")
     values: dict[str, Any] = {}
     for key, value in stated.items():
         set_stated(values, key, value)

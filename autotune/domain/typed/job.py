@@ -170,7 +170,7 @@ def _priced_objective(value: object) -> object:
     if isinstance(value, str) and value.casefold() in REINFORCED:
         refuse(
             f"{value} is reinforcement learning, which is not priced: most of its time goes into "
-            "generating answers"
+            "generating answers; sft prices the training of the answers alone"
         )
     return value
 

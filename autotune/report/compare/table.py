@@ -118,7 +118,7 @@ def may_be_better(part: Payload, most: int = 4) -> str:
     if not most:
         return f"Possibly cheaper, but never measured: {len(found)} machines."
     named = ", ".join(
-        f"{recorded_label(row)} ({format_usd(row['cost_usd']['p50'])}; at worst "
+        f"{recorded_label(row)} ({format_usd(row['cost_usd']['p50'])}, counted as "
         f"{format_usd(row['cost_usd']['p50'] * row['caution'])})"
         for row in found[:most]
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.prices.prices import FRESH, price_for
 from autotune.catalog.prices.table import LISTED
 from autotune.domain.paths import near
 from autotune.domain.units import format_count
@@ -177,8 +180,8 @@ _PRICE_KINDS = {"marketplace": "asked", "average": "average"}  # else a provider
 def prices_listing(prices: Sequence[Price]) -> Listing:
     """Prices of the catalogue, each with where and when it was seen.
 
-    People are shown the newest price of each offer, published ones first and the cheapest by the
-    GPU first, at most a screen of them.
+    People are shown the newest price of each offer: those that answers use first, then published
+    ones, and the cheapest by the GPU first; at most a screen of them.
     """
     columns = (
         Column("device", "device", of=lambda price: price.device_name),
@@ -199,9 +202,10 @@ def prices_listing(prices: Sequence[Price]) -> Listing:
     if not prices:
         return every
     told = _first_prices(prices)
-    note = "USD/h is for all GPUs of a line; asked: a marketplace. Yours: --price PRICE."
+    note = "The first line of a device has the price that answers use. USD/h is for all GPUs of a "
+    note += "line; asked: a marketplace. Yours: --price PRICE."
     if len(told) < len(prices):
-        note = f"{len(told)} of {len(prices)} prices, the newest and cheapest first. {note} "
+        note = f"{len(told)} of {len(prices)} prices. {note} "
         note += "`--format csv` has all, with regions and sources; `autotune prices NAME` those of "
         note += "a device."
     place = {id(price): number for number, price in enumerate(prices)}
@@ -217,16 +221,28 @@ def _first_prices(prices: Sequence[Price]) -> list[Price]:
         known = newest.get(offer)
         if not price.suspicious and (known is None or known.as_of < price.as_of):
             newest[offer] = price
-    year = max(price.as_of for price in prices)[:4]
+    fresh = (date.fromisoformat(max(price.as_of for price in prices)) - FRESH).isoformat()
     each = max(MOST_PRICES // len(by_device), 1)
     ranked = (
         sorted(
             newest.values(),
-            key=lambda own: (own.kind not in LISTED, own.as_of[:4] != year, own.per_gpu() or 1e9),
+            key=lambda own: (
+                _place_in_use(own),
+                own.kind not in LISTED,
+                own.as_of < fresh,
+                own.per_gpu() or 1e9,
+            ),
         )
         for newest in by_device.values()
     )
     return [price for own in ranked for price in own[:each]]
+
+
+def _place_in_use(price: Price) -> float:
+    """The count of devices where an answer for so many takes this price; else beyond them all."""
+    used = price_for(price.device_name, price.count)
+    same = used and (used.provider, used.instance) == (price.provider, price.instance)
+    return price.count if same and used and not used.scaled_from else math.inf
 
 
 def _money(value: float) -> str:

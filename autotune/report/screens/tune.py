@@ -142,7 +142,7 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         tone: Tone = "warn" if today.verdict == "certain_oom" else "plain"
         return section("", Paragraph(told, tone))
     if lengths_open(payload.job):
-        changed = difference_words(best.config, today.config, LABEL)
+        changed = difference_words(best.config, today.config, 2 * WHOLE_LABEL)
         return Section("", (Paragraph(f"Changed from today: {changed}. {NO_SAVING}"),))
     rows = _changes(payload.waterfall or (), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]

@@ -70,11 +70,7 @@ def _kept_clause(each: LimitOdds) -> str:
 
 
 def _missed_clause(each: LimitOdds) -> str:
-    over = _limit_figure(each, each.held - each.value)
-    return (
-        f"{_name(each.limit)} missed by {over} "
-        f"(limit {_limit_figure(each, each.value)}: {_odds(each)})"
-    )
+    return f"{_name(each.limit)} of {_limit_figure(each, each.value)} missed ({_odds(each)})"
 
 
 def _name(limit: str) -> str:

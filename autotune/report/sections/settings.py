@@ -5,6 +5,7 @@ What allowing a setting would be worth is in `what_ifs.py`.
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import KNOBS
@@ -185,7 +186,7 @@ def front_section(payload: RecommendationPayload) -> Section:
             config_phrase(row.config),
             format_seconds(row.duration_s.p50),
             format_usd(row.cost_usd.p50),
-            _price_of_an_hour(front[0], row),
+            _price_of_an_hour(front[0], row) + (", unmeasured" if row.caution > 1 else ""),
         )
         for row in shown
     )
@@ -223,7 +224,9 @@ def worth_a_probe_section(payload: RecommendationPayload) -> Section:
 
 def _typed(each: WorthProbe) -> str:
     """A change as the command line takes it."""
-    return f"{'--gpu' if each.knob == MACHINE else '--set'} {each.change}"
+    if each.knob == MACHINE:
+        return f"--gpu {quote(each.change)}"
+    return " ".join(f"--set {change}" for change in each.change.split(", "))
 
 
 def unmeasured_machines(pick: Row | None, worth: Sequence[WorthProbe] | None, most: int) -> str:
@@ -238,7 +241,7 @@ def unmeasured_machines(pick: Row | None, worth: Sequence[WorthProbe] | None, mo
         if not cheaper:
             return f"{each.change} ({format_seconds(seconds - each.expected_saving_s)})"
         expected = format_usd(usd - each.expected_saving_usd)
-        return f"{each.change} ({expected}; at worst {format_usd(usd - each.p10)})"
+        return f"{each.change} ({expected}, counted as {format_usd(usd - each.p10)})"
 
     rest = f" and {len(found) - most} more" if len(found) > most else ""
     named = ", ".join(with_saving(each) for each in found[:most])

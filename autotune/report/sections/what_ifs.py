@@ -46,8 +46,10 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
         closed = [
             e for e in payload.sensitivities
             if e.class_ != "quality" and e.fits and e.value != "off"  # what the user opened is open
+            and (e.duration_s is None or _is_worth_a_line(e, best.duration_s.p50))
         ]  # fmt: skip
-        closed.sort(key=lambda each: each.duration_s is not None)  # padding alone comes first
+        # what saves padding alone comes first, then what saves most of full rows
+        closed.sort(key=lambda e: (e.duration_s is not None, -(e.saved_s or 0.0)))
         first = {each.knob: each.opens for each in reversed(closed)}
         knobs = list(dict.fromkeys(each.knob for each in closed))[:most]
         listed = ", ".join(f"`{first[knob]}`" for knob in knobs)

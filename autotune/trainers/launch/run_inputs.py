@@ -25,7 +25,7 @@ _FOUND = [
     'found() { if [[ ! -e "$1" && -e "$here/$2" ]]; then echo "$here/$2"; else echo "$1"; fi; }',
 ]
 _LOST = [
-    "# a path of nothing; what is no path is a name on the hub",
+    "# whether a path leads to nothing; a word without a leading / or . is a name on the hub",
     'lost() { case "$1" in /* | ./* | ../*) [[ ! -e "$1" ]] ;; *) false ;; esac; }',
 ]
 ROWS = "a file with one JSON object a line"

@@ -22,7 +22,7 @@ for name in training_args.json train.py accelerate.yaml prepare.py; do
   [[ -f "$here/$name" ]] || stop "$name is not in $here: start run.sh in its run folder, or take the whole folder along"
 done
 
-# a path of nothing; what is no path is a name on the hub
+# whether a path leads to nothing; a word without a leading / or . is a name on the hub
 lost() { case "$1" in /* | ./* | ../*) [[ ! -e "$1" ]] ;; *) false ;; esac; }
 export MODEL=${MODEL:-meta-llama/Llama-3.1-8B}
 if lost "$MODEL"; then stop "there is no $MODEL: set MODEL to a model's folder or its id on the hub"; fi

@@ -24,7 +24,7 @@ done
 
 # a path where the run was planned; where it is absent, what lies beside this script
 found() { if [[ ! -e "$1" && -e "$here/$2" ]]; then echo "$here/$2"; else echo "$1"; fi; }
-# a path of nothing; what is no path is a name on the hub
+# whether a path leads to nothing; a word without a leading / or . is a name on the hub
 lost() { case "$1" in /* | ./* | ../*) [[ ! -e "$1" ]] ;; *) false ;; esac; }
 export MODEL="${MODEL:-}"
 [[ -n "$MODEL" ]] || MODEL="$(found /folder/of/this/case............................/jobs/data/tiny_model model)"
