@@ -257,6 +257,23 @@ def test_machines_that_keep_the_limits_come_with_the_pick_from_cheap_to_dear(
     assert sum("the pick" in row[0] for row in rows) == 1
 
 
+def test_the_pick_stays_among_the_machines_beside_a_cheaper_one_that_nobody_measured(
+    many: Recommendation,
+) -> None:
+    best = many.best
+    assert best is not None
+    unmeasured = replace(at_price(best, "new", 0.9, 1.0), caution=2.5)
+    tied = replace(best, config=replace(best.config, num_dataloader_workers=1),
+                   cost_usd=best.cost_usd.times(0.999))  # fmt: skip
+    root = tree(replace(many, machines=(*many.machines, unmeasured), pareto=(tied,)))
+    machine = next(s for s in root.iter("section") if s.get("id") == "machine")
+    answer = text(of_class(machine, "answer")[0])
+    assert answer.startswith("1x h100-sxm leads the ")
+    assert "; 1x new may be cheaper, but nobody has measured it." in answer
+    rows = cells(of_class(root, "machines")[0])[1:]
+    assert sum("the pick" in row[0] for row in rows) == 1
+
+
 def test_every_machine_has_a_row_also_where_nothing_fits(samples: Samples) -> None:
     fitting, tight = samples.full.alternatives[1], samples.full.alternatives[0]
     small = replace(tight, usable_bytes=1e9, verdict="certain_oom")

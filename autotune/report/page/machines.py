@@ -250,13 +250,16 @@ ROLES = {"front": "on the front", "alternative": "alternative", "beyond": "does 
 
 
 def machines(payload: RecommendationPayload) -> list[Row]:
-    """The best row of each machine that fits, the cheapest first."""
-    best = payload.best
-    found = [*([best] if best else []), *payload.pareto, *payload.machines]
+    """The best row of each machine that fits, the cheapest first; of the pick's machine the pick.
+
+    The pick may be the simpler of a tie, and a hair dearer than its machine's cheapest.
+    """
+    pick = [payload.best] if payload.best else []
+    rest = sorted([*payload.pareto, *payload.machines], key=lambda row: row.cost_usd.p50)
     by_name: dict[tuple[str, float], Row] = {}
-    for row in sorted(filter(feasible, found), key=lambda row: row.cost_usd.p50):
+    for row in filter(feasible, [*pick, *rest]):
         by_name.setdefault((offer_name(row), row.usd_per_hour), row)
-    return list(by_name.values())
+    return sorted(by_name.values(), key=lambda row: row.cost_usd.p50)
 
 
 def keeping(payload: RecommendationPayload) -> list[Row]:

@@ -277,6 +277,10 @@ def _machines_answer(payload: RecommendationPayload) -> str:
     if len(among) == 1:
         return f"Only {named} keeps {limits}."
     text = f"{named} is {words} of the {format_count(len(among))} machines {which}."
+    best = payload.best
+    if best and cheapest.caution > best.caution and named != offer_name(best):
+        text = f"{offer_name(best)} leads the {format_count(len(among))} machines {which}; {named} "
+        text += "may be cheaper, but nobody has measured it."
     return text if kept or not limits else f"{text} No machine keeps {limits}."
 
 
