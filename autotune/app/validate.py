@@ -8,16 +8,17 @@ reason. The installed versions are traced, whatever the run used; the loss and d
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.catalog.files import write_whole
 from autotune.cost.constants import memory_constants
 from autotune.cost.memory import device as device_memory
-from autotune.cost.spread.memory import HOPELESS, surest
+from autotune.cost.spread.fitting import HOPELESS, chance_of_fitting
+from autotune.cost.spread.memory import surest
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.evidence.accuracy import residuals, with_memory
@@ -135,11 +136,11 @@ def with_traced(found: Prediction, case: MeasuredCase, peak_bytes: float) -> Pre
     context = memory["driver"] - memory["reserved"]
     grown = allocated / memory["allocated"]
     total = context + (memory["total"] - context) * grown
-    spread = max(math.hypot(found.memory_log_sd, found.slack_log_sd), 1e-6)
+    spread = np.maximum(np.hypot(found.memory_log_sd, found.slack_log_sd), 1e-6)
     reserved = min(memory["reserved"] + allocated - memory["allocated"], found.usable_bytes)
     crowded = reserved + context >= found.usable_bytes
     fits = min(
-        NormalDist().cdf(math.log(found.usable_bytes / total) / spread),
+        float(chance_of_fitting(np.log(found.usable_bytes / total), spread)),
         surest(crowded=crowded, claims=memory_constants().claims),
     )
     certain = allocated + context > found.usable_bytes and fits < HOPELESS

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.cost.columns import Table
 from autotune.cost.time import data
-from autotune.cost.time.checkpoint import interruptions_variance
+from autotune.cost.time.checkpoint import interruptions_variance, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import (
     COMPONENT_OF,
@@ -298,7 +298,7 @@ def _estimate(bill: Bill, i: int) -> Estimated:
         usable_bytes=float(bill.usable_bytes[i]),
         fits_probability=float(bill.fits_probability[i]),
         verdict=_verdict(bill, i),
-        checkpoints=math.ceil(steps / interval) if steps else 0,
+        checkpoints=int(saves(float(steps), float(interval))),
         checkpoint_bytes=bill.at("checkpoint", "bytes", i),
         reserved_bytes=bill.at("memory", "reserved", i),
         step_bound=step_bound,
@@ -365,11 +365,6 @@ def micro_steps(job: Job, candidates: Candidates) -> FloatArray:
     count = np.asarray([offer.count for offer in candidates.levels[OFFER]], np.float64)
     rows = knob_values(candidates, "micro_batch_size") * count[candidates.codes[OFFER]]
     return job.global_batch_size / rows
-
-
-def saves(steps: FloatArray, interval: FloatArray) -> FloatArray:
-    """[n] checkpoints the Trainer writes: every `interval` steps and once more at the last step."""
-    return np.ceil(steps / np.maximum(interval, 1.0))
 
 
 def evaluations(job: Job, steps: FloatArray) -> FloatArray:

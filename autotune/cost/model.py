@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values, saves
+from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values
 from autotune.cost.columns import Columns, Component, Outputs, Table, tabulate
 from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
@@ -91,11 +91,11 @@ class CostModel:
             knob_values(candidates, "save_total_limit"),
             tables["checkpoint"].gather("bytes"),
             tables["checkpoint"].gather("disk_bytes"),
-            saves(work.steps, interval),
+            checkpoint.saves(work.steps, interval),
         )
         running = (
             work.steps * work.step_s
-            + saves(work.steps, interval) * save_s
+            + checkpoint.saves(work.steps, interval) * save_s
             + work.once_s
             + evaluations(job, work.steps) * tables["evaluation"].gather("once_s")
         )

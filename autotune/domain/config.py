@@ -183,6 +183,7 @@ _OWN_NAMES = {theirs: name for name, theirs in TRAINER_NAMES.items()}
 LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none", "offload": "none"}
 
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")  # of the rows of a step on a device
+NEVER_STEPS = 10**9  # no training has so many: saved once in so many is never
 CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")  # worked out, and never tried
 DERIVED = frozenset({SPLIT[1], *CLOSED_FORMS})  # what follows from the other knobs
 

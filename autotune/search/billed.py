@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.bill import evaluations, knob_values, saves
+from autotune.cost.bill import evaluations, knob_values
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.candidates import OFFER
@@ -251,8 +251,8 @@ class BilledCandidates:
         )  # fmt: skip
         interval = np.where(g["locked"] > 0, g["locked"], interval)
         running = (
-            g["steps"] * step + saves(g["steps"], interval) * save + g["once"] + compiling
-            + g["final"] * factors["save"] + g["evaluations"] * g["evaluation"]
+            g["steps"] * step + checkpoint.saves(g["steps"], interval) * save + g["once"]
+            + compiling + g["final"] * factors["save"] + g["evaluations"] * g["evaluation"]
             * factors.get("evaluation", 1.0)
         )  # fmt: skip
         lost = checkpoint.lost_work_s(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 _MOST = 10**12
-NEVER_STEPS = 10**9  # no training has so many: once in so many is never
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def test_zero_2_of_a_whole_model_holds_the_fp32_masters_that_its_config_asks_for
                                 activation_checkpointing="full"))  # fmt: skip
     held = found["row"]["memory_bytes"]
     assert held["optimizer"] + held["weights"] + held["gradients"] > (2 + 12 / 2) * PARAMETERS
-    hopeless = code == 3 and found["row"]["fits_probability"] < 0.05
+    hopeless = code == 3 and found["row"]["fits_probability"] < 0.1
     assert hopeless or held["total"] < held["usable"]
     _, found = ask(*estimate("full", 2048, "h100-sxm:4", sharding="zero2", micro_batch_size=1,
                              activation_checkpointing="full"))  # fmt: skip

@@ -132,10 +132,11 @@ def test_a_run_that_saves_nothing_is_priced_so_and_stays_so(tmp_path: Path) -> N
     saved = arguments(tmp_path / "a.json", save_steps=10)
     never = arguments(tmp_path / "b.json", save_strategy="no")
     assert today(never).checkpoint_every_steps > 10**6
-    some, none = (
-        estimate(each, fidelity="formula").row.time_s.checkpoint for each in (saved, never)
-    )
-    assert none < some / 10
+    end = arguments(tmp_path / "c.json", save_steps=-1)
+    some, none, once = (estimate(each, fidelity="formula").row for each in (saved, never, end))
+    assert none.time_s.checkpoint == none.checkpoints == 0
+    assert once.checkpoints == 1
+    assert 0 < once.time_s.checkpoint < some.time_s.checkpoint / 10
     made = patched(
         "same", never, never.offers[0], today(never).with_knobs(checkpoint_every_steps=50)
     )
@@ -144,7 +145,7 @@ def test_a_run_that_saves_nothing_is_priced_so_and_stays_so(tmp_path: Path) -> N
 
 def test_an_interval_that_no_run_reaches_is_never_and_is_not_written(tmp_path: Path) -> None:
     found = arguments(tmp_path / "a.json", save_steps=10**11)
-    assert today(found).checkpoint_every_steps == 10**9
+    assert today(found).checkpoint_every_steps == 10**9 - 1
     assert "save_steps" not in patched("same", found, found.offers[0], today(found)).changes
 
 

@@ -20,7 +20,7 @@ from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import SWITCHES
-from autotune.domain.config import KNOBS, ZERO_STAGE
+from autotune.domain.config import KNOBS, NEVER_STEPS, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
@@ -28,7 +28,6 @@ from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.space.enumerate import PLAIN
 from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.own_settings import together
-from autotune.trainers.parsed import NEVER_STEPS
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted
@@ -76,7 +75,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     _place_saves(parsed, values, overrides, batch)
     every = parsed.knobs.get("checkpoint_every_steps")
     if isinstance(every, int) and every > NEVER_STEPS:
-        parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS
+        parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS - 1  # and once at the end
     _widen_masters(parsed, values)
     _complete_evaluation(parsed, values, overrides)
     _place_evaluations(parsed, values, overrides, batch)

@@ -13,15 +13,17 @@ training code is traced is not (`trace`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from math import hypot, log
-from statistics import NormalDist
+from math import hypot
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.catalog.models.families import FAMILIES
 from autotune.cost.constants import memory_constants
 from autotune.cost.memory.component import LEAST_LOG_SD
 from autotune.cost.memory.device import blas_bytes
-from autotune.cost.spread.memory import HOPELESS, surest
+from autotune.cost.spread.fitting import HOPELESS, chance_of_fitting
+from autotune.cost.spread.memory import surest
 from autotune.domain.outcome import AllocatorRun, AtOp, MemoryParts, MemoryTrace
 from autotune.domain.units import format_bytes
 from autotune.pricing import Pricing
@@ -219,7 +221,8 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
     capacity = bill.at("memory", "capacity", index)
     same = _same_software(job, traced)
     spread = hypot(_spread(bill, index, row, same=same), bill.at("memory", "slack_log_sd", index))
-    own = NormalDist().cdf(log(capacity / parts.total) / max(spread, LEAST_LOG_SD))
+    margin = np.log(capacity / parts.total)
+    own = float(chance_of_fitting(margin, np.maximum(spread, LEAST_LOG_SD)))
     changed = replace(
         row,
         memory_bytes=parts,

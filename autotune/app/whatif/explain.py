@@ -158,7 +158,7 @@ def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
     """What to say of checkpoints beside a disk that nobody stated; nothing where they are small."""
     row = bill.estimate(index)
     host = row.offer.host
-    kept = min(row.config.save_total_limit + 1, max(row.checkpoints, 1))
+    kept = min(row.config.save_total_limit + 1, row.checkpoints)
     needed = kept * row.checkpoint_bytes
     if "disk_bytes" not in host.assumed or needed <= DISK_SHARE * host.disk_bytes:
         return ()

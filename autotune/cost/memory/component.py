@@ -30,6 +30,7 @@ from autotune.cost.memory.cache import Cache, cache_terms
 from autotune.cost.memory.modelling_code import unsloths
 from autotune.cost.memory.peak import PARTS, instants
 from autotune.cost.memory.step import Step
+from autotune.cost.spread.fitting import chance_of_fitting
 from autotune.cost.spread.memory import (
     READING,
     borne,
@@ -104,7 +105,7 @@ def price_memory(
     spread = np.maximum(np.hypot(log_sd, slack_log_sd), LEAST_LOG_SD)
     usable = device_memory.usable(job, columns)
     crowded = is_crowded(reserved + context, usable)
-    fits = borne(normal_cdf(np.log(capacity / total) / spread), crowded, model.claims)
+    fits = borne(chance_of_fitting(np.log(capacity / total), spread), crowded, model.claims)
     return {
         **parts,
         "total": total,
@@ -157,27 +158,13 @@ class DevicePeak:
         return cls(parts, *cache_terms(job, columns, step, found))
 
 
-def normal_cdf(z: FloatArray) -> FloatArray:
-    """The normal distribution function.
-
-    Source: Abramowitz and Stegun 1964, formula 7.1.26: within 1.5e-7 of the error function.
-    """
-    x = np.abs(z) / np.sqrt(2.0)
-    t = 1.0 / (1.0 + 0.3275911 * x)
-    tail = np.zeros_like(t)
-    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail = t * (tail + coefficient)
-    upper: FloatArray = 0.5 * tail * np.exp(-(x**2))
-    return np.where(z < 0, upper, 1.0 - upper)
-
-
 COMPONENT = Component("memory", READS, under_each(price_memory))
 
 
 def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Outputs:
     """The outputs of the memory component under a factor on allocated bytes and another spread.
 
-    log_sd: of the allocated peak; None keeps the component's own.
+    log_sd: of the allocated peak, where this job measured it; None keeps the component's own.
     """
     parts = {name: outputs[name] * factor for name in (*PARTS, "fragmentation")}
     context, capacity = outputs["context"], outputs["capacity"]
@@ -192,7 +179,8 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
     spread = np.maximum(np.hypot(own_sd, outputs["slack_log_sd"]), LEAST_LOG_SD)
     crowded = is_crowded(reserved + context, outputs["usable"])
     claims = memory_constants().claims
-    fits = borne(normal_cdf(np.log(capacity / total) / spread), crowded, claims)
+    known = chance_of_fitting(np.log(capacity / total), spread, told=log_sd is not None)
+    fits = borne(known, crowded, claims)
     return {
         **outputs,
         **parts,

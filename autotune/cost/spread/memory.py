@@ -1,10 +1,11 @@
 """How far predicted peaks of memory may be off, and how sure a claim that a run fits may be.
 
-    P(fits) = min(Phi(margin / spread), (n - failures + 1) / (n + 2))
+    P(fits) = min(P(margin, spread), (n - failures + 1) / (n + 2))
 
-n: configurations with a known outcome that predictions without their group called a fit. Kinds:
-what the allocator is expected to hold, its cache included, stays within usable memory (roomy), or
-does not (crowded): such a run lives on segments being given back, and fewer of them were seen.
+P: `spread.fitting`. n: configurations with a known outcome that predictions without their group
+called a fit. Kinds: what the allocator is expected to hold, its cache included, stays within usable
+memory (roomy), or does not (crowded): such a run lives on segments being given back, and fewer of
+them were seen.
 
 Covers: the allocated peak, the reserved one, and what a run needs at least, by kind of
 configuration. Does not cover: traced peaks, whose spread the app narrows; allocators whose segments
@@ -24,6 +25,7 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
+from autotune.cost.spread.fitting import HOPELESS
 from autotune.cost.spread.uncertainty import is_new_program
 from autotune.domain.config import SHARDED
 from autotune.domain.outcome import SAME
@@ -58,7 +60,6 @@ OTHER_LOOP = 0.10
 # Of Unsloth's logits: 2 to 14 bytes of each, by what torch fuses, where 6 are counted; saved
 # notebooks do not say which of its losses they ran.
 UNSLOTHS_LOSS = 0.5
-HOPELESS = 0.01  # probability of fitting under which a run is said to fail for certain
 
 
 def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:

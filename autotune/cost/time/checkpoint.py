@@ -16,7 +16,7 @@ from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.memory.states import STATE_BYTES_8BIT
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.spread.uncertainty import host_spread
-from autotune.domain.config import EIGHT_BIT, SHARDED
+from autotune.domain.config import EIGHT_BIT, NEVER_STEPS, SHARDED
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -106,6 +106,14 @@ def young_daly_interval_steps(
     seconds = np.where(interrupted, np.minimum(best_s, max_lost_work_s), max_lost_work_s)
     wanted = np.floor(seconds / np.maximum(step_s, 1e-9))
     return np.clip(wanted, 1.0, np.maximum(steps, 1.0))
+
+
+def saves(steps: FloatArray | float, interval: FloatArray | float) -> FloatArray:
+    """[n] checkpoints the Trainer writes: every `interval` steps, at the last step, or never.
+
+    Source: transformers `DefaultFlowCallback`: without a `save_strategy` nothing asks for a save.
+    """
+    return np.where(interval < NEVER_STEPS, np.ceil(steps / np.maximum(interval, 1.0)), 0.0)
 
 
 def lost_work_s(

@@ -367,7 +367,7 @@ def log_cdf(z: FloatArray) -> FloatArray:
 
     Source: Abramowitz and Stegun 1964, formulas 7.1.26 near zero and 26.2.12 in the tail.
     """
-    from autotune.cost.memory.component import normal_cdf
+    from autotune.cost.spread.fitting import normal_cdf
 
     near = np.log(np.minimum(normal_cdf(np.maximum(z, FAR)), 1.0 - 1e-12))
     far = np.minimum(z, FAR)

@@ -46,7 +46,7 @@ MISSED = {
     "late": "late: too likely to miss the deadline",
     "dear": "dear: too likely to exceed the budget",
 }  # fmt: skip
-SURE = 0.99  # a probability of fitting that needs no word
+SURE = 0.95  # a probability of fitting that needs no word
 
 
 def comparison_screen(payload: Payload, *, width: int = 80, colour: bool = False) -> str:

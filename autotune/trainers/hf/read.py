@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.config import hub_attention
+from autotune.domain.config import NEVER_STEPS, hub_attention
 from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter
@@ -23,7 +23,7 @@ from autotune.trainers.hf.keys import (
     PADS,
     WORDS,
 )
-from autotune.trainers.parsed import NEVER_STEPS, Keys, Parsed
+from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 
 if TYPE_CHECKING:
@@ -274,12 +274,16 @@ def read_saving(keys: Keys, parsed: Parsed) -> None:
     elif every and every > 0:
         _save_by_share(parsed, every)
     elif every is not None and every < 0:
-        _never_save(parsed, "save_steps", f"{every:g}")
+        _never_save(parsed, "save_steps", f"{every:g}", at_the_end=True)
 
 
-def _never_save(parsed: Parsed, key: str, stated: str) -> None:
-    """Nothing is saved before the end, and that stays so."""
-    parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS
+def _never_save(parsed: Parsed, key: str, stated: str, *, at_the_end: bool = False) -> None:
+    """Nothing is saved before the end, and that stays so.
+
+    at_the_end: the last step is saved. Source: transformers 5.23 trainer_callback.py,
+    DefaultFlowCallback: with save_strategy "steps" it is, whatever save_steps say.
+    """
+    parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS - at_the_end
     parsed.knobs.setdefault("save_total_limit", 1)  # of none
     parsed.kept.add("save_total_limit")
     why = "nothing is saved before the end: what stops the run loses all of it"
