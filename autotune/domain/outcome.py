@@ -177,7 +177,7 @@ class Estimated:
 
 
 SAME = 1e-9  # relative: two sizes in bytes
-FEASIBLE_PROBABILITY = 0.87  # 0.9 but for `UNTOLD_SHARE` (cost.spread.fitting)
+FEASIBLE_PROBABILITY = 0.9
 SAFE_PROBABILITY = 0.95  # from here on nothing is done about fragmentation
 
 

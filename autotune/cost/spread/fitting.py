@@ -1,9 +1,11 @@
 """How likely a run fits, given what it is predicted to need and how far that may be off.
 
-    P(fits) = (1 - w) Phi(log(capacity / needed) / spread) + w Phi(log(capacity / needed) / W)
+    P(fits) = (1 - w) Phi(log(capacity / needed) / s) + w Phi(log(capacity / needed) / W)
 
 w: the share of runs that hold what their configuration does not say (a copy kept by the loop,
-weights loaded twice, a release that differs); W: how far such runs are off, in logarithms.
+weights loaded twice, a release that differs); W: how far such runs are off, in logarithms; s: how
+far the others are. The spread is sized by the interval that holds eight runs in ten, so s is what
+leaves that interval as it is: capacity at its end fits with 0.9, whatever the tails.
 
 Covers: every prediction from a configuration. Does not cover: peaks measured on the machine, where
 what is untold was measured too; claims that are bounded by tested ones (`spread.memory`).
@@ -15,9 +17,13 @@ none sized it, are in docs/accuracy.md.
 
 from __future__ import annotations
 
+from functools import cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from autotune.domain.outcome import Z90
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -31,12 +37,25 @@ def chance_of_fitting(margin: FloatArray, spread: FloatArray, *, told: bool = Fa
 
     margin: log(capacity / needed). told: the runs were measured, so nothing is untold.
     """
-    known = normal_cdf(margin / spread)
     if told:
-        return known
-    untold = normal_cdf(margin / np.maximum(spread, UNTOLD_LOG_SD))
-    mixed: FloatArray = (1.0 - UNTOLD_SHARE) * known + UNTOLD_SHARE * untold
+        return normal_cdf(margin / spread)
+    wide = np.maximum(spread, UNTOLD_LOG_SD)
+    known = normal_cdf(margin / (spread * _core(spread / wide)))
+    mixed: FloatArray = (1.0 - UNTOLD_SHARE) * known + UNTOLD_SHARE * normal_cdf(margin / wide)
     return mixed
+
+
+def _core(ratio: FloatArray) -> FloatArray:
+    """[n] s as a share of the spread, where the spread is `ratio` of W: from 0.8 to 1."""
+    found: FloatArray = np.interp(ratio, *_shares())
+    return found
+
+
+@cache
+def _shares() -> tuple[FloatArray, FloatArray]:
+    plain, at = NormalDist(), np.linspace(0.0, 1.0, 257)
+    known = [(0.9 - UNTOLD_SHARE * plain.cdf(Z90 * each)) / (1.0 - UNTOLD_SHARE) for each in at]
+    return at, np.asarray([Z90 / plain.inv_cdf(each) for each in known])
 
 
 def normal_cdf(z: FloatArray) -> FloatArray:
