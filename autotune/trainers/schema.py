@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.own_settings import own_settings
@@ -203,6 +204,23 @@ def refuse_misspelt(parsed: Parsed, name: str) -> None:
     verb = "is no key" if len(wrong) == 1 else "are no keys"
     msg = f"{name}: {listed} {verb} of {schema_of(parsed.trainer).newest}"
     raise InputError(msg, "correct the spelling, or take it out: the trainer would not use it")
+
+
+# How far a run may lie from TRL's default, which recomputes: an assumption.
+_RECOMPUTES_SD = (0.15, 0.30)
+_OF_OTHER_CONFIGS = {"max_prompt_length", "beta", "loss_type"}  # of TRL as well: DPOConfig's
+
+
+def say_defaults(parsed: Parsed, values: dict[str, Any]) -> None:
+    """That TRL recomputes where a file is silent, if a program of people's own reads the file."""
+    schema = schema_of(parsed.trainer)
+    known = parsed.asked | _OF_OTHER_CONFIGS
+    strange = [str(k) for k in values if schema.find(str(k)) is None and k not in known]
+    silent = "activation_checkpointing" not in parsed.knobs
+    if parsed.trainer == "trl" and strange and silent:
+        why = f"on by TRL's default; {', '.join(strange[:3])} are of another program, which may not"
+        said = Uncounted("gradient_checkpointing", "not stated", why, *_RECOMPUTES_SD)
+        parsed.uncounted.append(said)
 
 
 def _check_kind(keys: Keys, key: str, parsed: Parsed, schema: Schema) -> None:

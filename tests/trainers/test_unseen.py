@@ -22,6 +22,7 @@ QWEN = "Qwen/Qwen2.5-0.5B"
 FILE = {
     "model_name_or_path": QWEN, "per_device_train_batch_size": 2, "num_train_epochs": 1,
     "use_peft": True, "lora_r": 8, "max_length": 512, "packing": False,
+    "gradient_checkpointing": True,
 }  # fmt: skip
 SCRIPT = f"""\
 from peft import LoraConfig, get_peft_model
@@ -243,3 +244,43 @@ def test_train_type_of_a_program_of_ones_own_is_not_ms_swifts(tmp_path: Path) ->
         read(tmp_path / "run.sh", f"python mine.py --model_name {QWEN} {flags}\n")
     assert "ms-swift" in refused.value.message
     assert refused.value.hint
+
+
+def test_tasks_of_a_scheduler_are_said(tmp_path: Path) -> None:
+    flags = "--num_train_epochs 1 --per_device_train_batch_size 2 --use_peft false --max_length 256"
+    text = f"#SBATCH --array=0-7\npython train.py --model_name_or_path {QWEN} {flags}\n"
+    assert (
+        "tasks 0-7: #SBATCH --array starts it once for each" in read(tmp_path / "run.sh", text)[1]
+    )
+    single = text.replace("0-7", "3")
+    assert "tasks" not in read(tmp_path / "run.sh", single)[1]
+
+
+def test_an_array_of_flags_that_the_script_fills_itself_is_said(tmp_path: Path) -> None:
+    flags = "--num_train_epochs 1 --per_device_train_batch_size 2 --use_peft false --max_length 256"
+    text = f'more=()\npython train.py --model_name_or_path {QWEN} {flags} "${{more[@]}}"\n'
+    assert "flags ${more[@]}: the script decides" in read(tmp_path / "run.sh", text)[1]
+
+
+def test_a_script_in_a_folder_of_a_variable_is_found(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("for batch in rows:\n    model(batch).backward()\n")
+    flags = "--num_train_epochs 1 --per_device_train_batch_size 2 --use_peft false --max_length 256"
+    text = f'python "$ROOT/src/train.py" --model_name_or_path {QWEN} {flags}\n'
+    assert "train.py backward()" in read(tmp_path / "run.sh", text)[1]
+
+
+def test_trls_default_is_said_where_another_program_reads_the_file(tmp_path: Path) -> None:
+    """TRL recomputes where nothing is said; the program of this file may not."""
+    silent = settings(tmp_path, reader_file="rows.json", gradient_checkpointing=None)
+    assert "on by TRL's default; reader_file" in silent
+    assert "TRL's default" not in settings(tmp_path, reader_file="rows.json")
+    assert "TRL's default" not in settings(tmp_path, gradient_checkpointing=None)
+
+
+def test_the_block_of_a_data_set_is_its_length(tmp_path: Path) -> None:
+    own = 'rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))'
+    text = SCRIPT.replace(own, "TextDataset(tokenizer, file, block_size=128)")
+    for place in ("BEFORE", "LOADED", "ADAPTED", "GIVEN", "PASSED"):
+        text = text.replace(place, "")
+    assert read(tmp_path / "train.py", text)[0].max_length == 128

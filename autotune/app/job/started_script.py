@@ -89,6 +89,7 @@ def script_of(parsed: Command, path: Path | None) -> Path | None:
         module = words[-1] if len(words) > 1 and words[-2] in {"-m", "--module"} else ""
         named = f"{module.replace('.', '/')}.py" if module else ""
     near = path or Path("command")
+    named = re.sub(r"^(\$\{?\w+\}?/)+", "", named)  # a folder of the script's own
     found = near_file(named, near) if named else None
     if found is None and named.startswith("/"):  # of a container, whose folder is this one
         found = near_file(Path(named).name, near)

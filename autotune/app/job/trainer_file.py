@@ -28,7 +28,7 @@ from autotune.domain.job import Beside, Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
-from autotune.trainers.schema import refuse_misspelt
+from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
 from autotune.trainers.syntax.task import script_in
 
@@ -89,6 +89,7 @@ def own_document(
     made = dialect.read(document.values, path.name)
     take_aim(made, aim)
     refuse_misspelt(made, str(path))
+    say_defaults(made, document.values)
     read_beside(made, document.values, path, overrides)
     return completed(made, Origin(dialect.name, syntax, str(path), text), overrides)
 
@@ -231,20 +232,18 @@ _UNKNOWN_SD = (0.40, 0.40)
 
 def _unread_of(parsed: Command) -> list[Uncounted]:
     """Further launches of a script, flags taken back, and variables of flags it decides itself."""
-    found = []
-    if parsed.others:
-        lines = ", ".join(map(str, parsed.others))
-        why = "the script launches again there: this is one launch alone; --variant 2 is the next"
-        found.append(Uncounted("another launch", f"on line {lines}", why, 0.0, 0.0))
-    if parsed.swept:
-        why = "a loop of the script: this is one value alone; --variant 2 is the next"
-        found.append(Uncounted("also launched with", "; ".join(parsed.swept)[:120], why, 0.0, 0.0))
-    if parsed.repeated:
-        why = "given again further on, which is what counts: the trainer's parser takes the last"
-        found.append(Uncounted("not read", ", ".join(parsed.repeated)[:120], why, 0.0, 0.0))
-    if parsed.slips:
-        why = "the shell ends the command there: take the blank out; all of it was read"
-        found.append(Uncounted("a blank behind a backslash", f"{parsed.slips} x", why, 0.0, 0.0))
+    why = "is one launch alone; --variant 2 is the next"
+    again = f"on line {', '.join(map(str, parsed.others))}" if parsed.others else ""
+    plain = [
+        ("another launch", again, f"the script launches again there: this {why}"),
+        ("also launched with", "; ".join(parsed.swept), f"a loop of the script: this {why}"),
+        ("tasks", parsed.array, "#SBATCH --array starts it once for each: this is one alone"),
+        ("not read", ", ".join(parsed.repeated),
+         "given again further on, which is what counts: the trainer's parser takes the last"),
+        ("a blank behind a backslash", f"{parsed.slips} x" if parsed.slips else "",
+         "the shell ends the command there: take the blank out; all of it was read"),
+    ]  # fmt: skip
+    found = [Uncounted(key, value[:120], why, 0.0, 0.0) for key, value, why in plain if value]
     if parsed.unknown:
         why = "the script decides which flags that is: priced without any"
         found.append(Uncounted("flags", " ".join(parsed.unknown)[:120], why, *_UNKNOWN_SD))

@@ -42,7 +42,8 @@ ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _JOINED = re.compile(r"\\[ \t]*\r?\n")  # with a blank behind the backslash it is a slip
 _SLIP = re.compile(r"\\[ \t]+\r?\n")
-_ANY = re.compile(rf"{NAME.pattern}|\$[@*]")  # a variable by itself, or what the user adds
+# A variable by itself, or what the user adds.
+_ANY = re.compile(rf"{NAME.pattern}|\$[@*]|\$\{{\w+\[[@*]\]\}}")
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 # Flags that name the file of settings; the last is Firefly's.
@@ -75,6 +76,7 @@ class Command:
     others: tuple[int, ...] = ()  # lines on which the script launches again
     swept: tuple[str, ...] = ()  # variables of a loop, and the values after the first
     repeated: tuple[str, ...] = ()  # flags that the same flag takes back further on
+    array: str = ""  # tasks that Slurm is to start it as
     slips: int = 0  # lines that go on, and end in a blank behind the backslash
     end: int = 0  # where another flag would stand
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # arguments ask for it, and never off.
 _PREPARES = {"prepare_model_for_kbit_training", "prepare_model_for_int8_training"}
 _RECOMPUTES = "gradient_checkpointing_enable"
-_LENGTHS = {"max_length", "max_seq_length", "max_seq_len", "max_len"}
+_LENGTHS = {"max_length", "max_seq_length", "max_seq_len", "max_len", "block_size", "seq_length"}
 _PREPARING = re.compile(r"token|encode|process|dataset|collat", re.IGNORECASE)
 BY_FLAGS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_args_into_dataclasses"}
 _TOKENS = re.compile(r"_ids\b")

@@ -155,6 +155,7 @@ _SBATCH = re.compile(
     r"|^#SBATCH\s+--(?:gpus-per-node|gres)[= ](?:gpu:)?(?:[\w.-]+:)?(?P<gpus>\d+)\s*(?:#.*)?$",
     re.MULTILINE,
 )
+_ARRAY = re.compile(r"^#SBATCH\s+(?:--array[= ]|-a\s*)(\d+(?:-\d+|,)[\d,:%-]*)", re.MULTILINE)
 _SLURM = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "gpus": ("SLURM_GPUS_ON_NODE",)}
 
 
@@ -248,6 +249,7 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
         same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
         others = {line: None for line in others if line in same}
     found.others = tuple(others)
+    found.array = next((match[1] for match in _ARRAY.finditer(text)), "")
     found.swept = tuple(
         f"{name} {', '.join(word for word in words if word != taken.looped.get(name, words[0]))}"
         for name, words in _looped(text).items()
