@@ -17,7 +17,21 @@ if TYPE_CHECKING:
 
     from autotune.trainers.parsed import Keys
 
-_OFF: Final = {"", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off"}
+_OFF: Final = {
+    "",
+    "false",
+    "none",
+    "null",
+    "0",
+    "0.0",
+    "1.0",
+    "-1",
+    "[]",
+    "{}",
+    "auto",
+    "default",
+    "off",
+}
 _NOT_IN_PRICE = "of the program's own, and not read: what it says is not in the price"
 _UNKNOWN = "what it says may be left out of the price"
 _INHERITS = "the file builds on another one, which is not read: what that says is not in the price"
@@ -40,7 +54,7 @@ _ASIDE = words_of("""
     log logging logs wandb mlflow swanlab tensorboard report warmup lr learning patience seed judge
     loss metric metrics score threshold beta betas eps decay dropout label labels hub push upload
     plot debug sanity preprocessing preprocess proc workers worker completion prompt compute early
-    weight weights load save bias name names path dir file keep
+    weight weights load save bias name names path dir file keep ref new beams reentrant
 """)
 _DECIDES = words_of("""
     accum accumulation epoch epochs batch bsz len length lengths seq lora qlora quant quantized

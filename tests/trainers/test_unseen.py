@@ -81,7 +81,7 @@ def test_a_setting_of_a_programs_own_is_said(
     [
         ("wandb_project", "mine"), ("eval_batch_size", 4), ("train_file", "rows.json"),
         ("prompt_template", "alpaca"), ("dpo_beta", 0.1), ("preprocessing_num_workers", 8),
-        ("max_eval_samples", 100), ("num_warmup_steps", 20), ("trainable", "q_proj"),
+        ("max_train_samples", -1), ("num_warmup_steps", 20), ("trainable", "q_proj"),
     ],
 )  # fmt: skip
 def test_a_setting_that_moves_no_price_is_not_said(

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 _LITTLE_SD = (0.15, 0.10)  # an assumption
 # What is asked for where it is not known, or decides nothing; and dtypes, which a device has.
-_QUIET = {"model_name_or_path", "lora_alpha", "lora_dropout", "save_total_limit", "use_peft"}
+_QUIET = {
+    "model_name_or_path", "lora_alpha", "lora_dropout", "save_total_limit", "use_peft",
+    "per_device_eval_batch_size",
+}  # fmt: skip
 _DTYPES = {"bf16", "fp16", "tf32", "dtype"}
 _QUANTISED = {"load_in_4bit", "load_in_8bit"}  # whose weights have no dtype of the file's
 # Of a script's defaults, what is said beside what decides its price.

@@ -144,7 +144,9 @@ def started(parsed: Command, path: Path | None) -> Started | None:
                   *COMPUTED_SD)
         for key in lost if not _names_of(key) & set(parsed.values)
     ]  # fmt: skip
-    made.uncounted += script.unseen if script.trainer or by_flags else _own_loop(made)
+    told = options | set(parsed.values)  # of what a flag says, the flag is read
+    unseen = [each for each in script.unseen if each.value != "computed" or each.key not in told]
+    made.uncounted += unseen if script.trainer or by_flags else _own_loop(made)
     made.uncounted += _set_anew(text, found.name, parsed.values) if by_flags else []
     return made
 
