@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Payload = dict[str, Any]
 CLOSE = 1e-6  # relative: what only the order of additions makes
 TIE = 0.01  # of the objective, as the choice has it: within it the simplest is taken
-FEASIBLE, SAFE = 0.87, 0.95
+FEASIBLE, SAFE = 0.9, 0.95
 CERTAIN = 0.05  # chance of fitting up to which a failure may be called certain
 IN_TRAINING = ("compute", "bandwidth", "launch", "communication")
 FIRST_BATCH_S = 120.0  # [s] the loader's start, which is waiting and no step

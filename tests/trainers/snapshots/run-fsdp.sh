@@ -24,7 +24,7 @@ done
 
 # a path where the run was planned; where it is absent, what lies beside this script
 found() { if [[ ! -e "$1" && -e "$here/$2" ]]; then echo "$here/$2"; else echo "$1"; fi; }
-# a path of nothing; what is no path is a name on the hub
+# whether a path leads to nothing; a word without a leading / or . is a name on the hub
 lost() { case "$1" in /* | ./* | ../*) [[ ! -e "$1" ]] ;; *) false ;; esac; }
 export MODEL=${MODEL:-tiny-llama}
 if lost "$MODEL"; then stop "there is no $MODEL: set MODEL to a model's folder or its id on the hub"; fi
