@@ -134,7 +134,7 @@ def _save_warning(reference: Reference, ratio: float, size: float, *, assumed: b
     speed = f"{size / measured / MB:.1f} MB/s for a checkpoint of {format_bytes(size)}"
     head = (
         f"{reference.observation.id}: a save took {format_seconds(measured)}, {times} times "
-        f"what was predicted, which means {speed}"
+        f"what was predicted; that is {speed}"
     )
     if assumed:
         return f"{head}; the write speed was an assumption and is replaced by this"

@@ -18,6 +18,7 @@ from autotune.domain.observation import Observation
 from autotune.domain.software import Software
 from autotune.evidence.calibrate import calibration_from_evidence
 from autotune.evidence.reference import cut, reference_of
+from autotune.report.screens.screen import shortened
 
 if TYPE_CHECKING:
     from autotune.domain.answer.verification import Explained
@@ -168,6 +169,7 @@ def test_a_save_far_quicker_than_predicted_is_said_with_its_figure() -> None:
     save = float(predicted().tables["checkpoint"].gather("save_s")[0])
     _, warnings, _ = learn(seen("checkpoint_save_s", 0.03 * save))
     assert " 0.03 times what was predicted" in warnings[0]
+    assert "times what was predicted" in shortened(warnings[0])  # and not its place alone
 
 
 def test_other_hardware_transfers_the_ratio_with_a_wider_interval() -> None:
