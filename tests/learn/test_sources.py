@@ -223,6 +223,18 @@ def test_of_two_runs_in_one_log_the_last_is_read_and_said() -> None:
     assert {part.seconds / part.steps for part in printed.stretches} == {2.0}
 
 
+@pytest.mark.parametrize("runtime", [1.3251, 1.3249, 2.5052, 99.955, 6274.9503])
+def test_one_end_printed_whole_and_rounded_is_one_run(runtime: float) -> None:
+    """1.3251 and its own '1.325' lay on two sides of a third digit, so one run read as two."""
+    bar = _bar([(step, 9 * step) for step in range(0, 500, 10)], total=490)
+    rounded = f"{{'train_runtime': '{runtime:.4g}', 'train_loss': '5.001'}}"
+    whole = f"{{'train_runtime': {runtime}, 'train_loss': 5.00123}}"
+    printed = read_printed(f"{bar}\n{rounded}\n{whole}\n")
+    assert (printed.steps, printed.notes) == (490, ())
+    other = f"{{'train_runtime': {runtime * 1.01}, 'train_loss': 5.00123}}"
+    assert read_printed(f"{bar}\n{other}\n{bar}\n{rounded}\n{whole}\n").notes
+
+
 def test_a_notebook_of_a_model_in_a_folder_is_read_while_that_is_there(tmp_path: Path) -> None:
     base, path = tmp_path / "base", tmp_path / "train.ipynb"
     base.mkdir()

@@ -7,6 +7,7 @@ on, or a stretch takes a hundred times its neighbours, the clock jumped: that st
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from itertools import pairwise
@@ -24,6 +25,7 @@ _ENDS = re.compile(r"\{[^{}\n]{0,600}'train_runtime'[^{}\n]{0,600}\}")
 _TORCHTUNE = re.compile(r"^Step (\d{1,9}) \| (.{1,2000})$", re.MULTILINE)
 _PAIR = re.compile(r"(\w+):([-+\d.e]+)")
 LEAST_STEPS, PARTS = 10, 20  # of a bar that is a training's; stretches that it is cut into
+FOUR_DIGITS = 1e-3  # how far two printings of a figure may lie apart, one of them rounded
 LEAST_STRETCH_S = 10.0  # bars show whole seconds
 JUMP = 100.0  # times the median step that a stretch's takes after a clock jumped
 JUMPED = "its clock jumped: that stretch is left out"
@@ -58,16 +60,15 @@ class Printed:
 
 def read_printed(text: str) -> Printed:
     """What the text says; nothing where it is no training's."""
-    ends = list(dict.fromkeys(found[0] for found in _ENDS.finditer(text)))
+    ends = [(found.end(), _figures(found[0])) for found in _ENDS.finditer(text)]
     results: dict[str, float] = {}
     notes: list[str] = []
     if ends:
-        figures = {name: number(value) for name, value in _FIGURE.findall(ends[-1])}
-        results = {name: v for name in RESULTS if (v := figures.get(name)) is not None}
-        runtimes = {_digits(dict(_FIGURE.findall(end)).get("train_runtime")) for end in ends}
-        if len(runtimes) > 1:
+        results = ends[-1][1]
+        before = [end for end, figures in ends if not _same(figures, results)]
+        if before:
             notes.append(TWO_RUNS)
-            text = text[text.rfind(ends[-2]) + len(ends[-2]) :]
+            text = text[before[-1] :]
     sessions, total = _bars(text)
     if len(sessions) > 1 and not notes:
         notes.append(TWO_RUNS)
@@ -79,10 +80,16 @@ def read_printed(text: str) -> Printed:
     return Printed(results, steps, stretches, speed, peaks, jumped, tuple(notes))
 
 
-def _digits(text: str | None) -> str:
-    """A figure to the digits in which the Trainer prints it."""
-    value = number(text)
-    return "" if value is None else f"{value:.3g}"
+def _figures(end: str) -> dict[str, float]:
+    """What the line at a run's end says, of what is read."""
+    said = {name: number(value) for name, value in _FIGURE.findall(end)}
+    return {name: v for name in RESULTS if (v := said.get(name)) is not None}
+
+
+def _same(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether two lines are one run's end: the Trainer prints it whole and to four digits."""
+    both = one.keys() & other.keys()
+    return all(math.isclose(one[name], other[name], rel_tol=FOUR_DIGITS) for name in both)
 
 
 _Points = list[tuple[int, float]]
