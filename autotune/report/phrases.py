@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.domain.answer.recommendation import Difference
+    from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.outcome import Spread
     from autotune.report.schema import JobPayload, RecommendationPayload, Row
 
@@ -238,6 +239,25 @@ def bound_words(row: Row) -> str:
     times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1.0 / ratio:.3g} of"
     why = DISTURBED_STEP if measured.get("disturbed") else "for a reason it does not know"
     return f"the training steps: each takes {times} the time that the model expects, {why}"
+
+
+def tiebreak_phrase(found: Tiebreak | None, row: Mapping[str, Any]) -> str:
+    """Why a machine was taken that costs the same as another; empty where no tiebreak decided.
+
+    row: the machine with its `duration_s` and `cost_usd`.
+    """
+    if not found:
+        return ""
+    usd, hours = format_usd(found.cost_usd), format_seconds(found.duration_s)
+    if found.by == "cost":
+        own = format_usd(row["cost_usd"]["p50"])
+        return (
+            f"It takes as long as {found.over} ({hours}) and costs clearly less: {own}, not {usd}."
+        )
+    own = format_seconds(row["duration_s"]["p50"])
+    return (
+        f"It costs the same as {found.over} ({usd}) and ends clearly sooner: in {own}, not {hours}."
+    )
 
 
 def tie_phrase(payload: RecommendationPayload) -> str:

@@ -24,6 +24,7 @@ from autotune.domain.answer.recommendation import (
     Shortfall,
     WorthProbe,
 )
+from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
 from autotune.domain.job import CONFIDENCE, Assumption, Objective
 from autotune.domain.outcome import Spread
@@ -153,6 +154,8 @@ class RecommendationPayload(Answer):
     other_formats: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
     # the best of each offer, or its nearest miss
     machines: tuple[Row, ...] = field(default=(), metadata=ABSENT)
+    # why the machine was taken, where another one costs the same
+    tiebreak: Tiebreak | None = field(default=None, metadata=ABSENT)
     # would beat the front, but do not fit
     beyond: tuple[Row, ...] = field(default=(), metadata=ABSENT)
     # today + steps = best

@@ -1,29 +1,35 @@
 """Which candidate is chosen: the optimum within the job's limits, ties, and what is plainer.
 
 A difference that no measurement shows buys simplicity first and headroom next: nobody should
-install, start or change something for nothing. No answer depends on the order of offers or of a
-knob's values: what is equal to the last bit is settled by what the candidates are, never by where
-they stand. Pure functions over a bill; what stands beside the pick is in `alternatives`.
+install, start or change something for nothing. Between machines it buys the other figure: of those
+that cost the same, the one that ends clearly sooner (`tiebreak`). No answer depends on the order of
+offers or of a knob's values: what is equal to the last bit is settled by what the candidates are,
+never by where they stand. Pure functions over a bill; what stands beside the pick is in
+`alternatives`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from autotune.cost.bill import slow_log_sd
+from autotune.cost.spread.joint import difference_log_sd, loadings
 from autotune.domain.answer.limits import standard
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.domain.job import BUDGET, DEADLINE, SESSION
+from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from autotune.cost.bill import Bill
     from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.cost.spread.joint import Loadings
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Limits
 
@@ -62,11 +68,54 @@ class Selection:
 
     optimum: the exact optimum; `index` is it, or the simplest candidate that ties with it.
     runner_up: the best candidate that trains differently from `index`.
+    over: the pick of the machine that `index` was preferred to by a tiebreak; None: by none.
     """
 
     index: int | None
     optimum: int | None
     runner_up: int | None
+    over: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A machine with its pick, where machines stand against each other.
+
+    score: of the pick, what is minimised, at the pessimistic end of what nobody measured; least:
+    of the best there, which the pick may be simpler than. other: the figure that is not minimised,
+    as it is expected. unsure: how far the pick's time may be off.
+    """
+
+    score: float
+    least: float
+    other: float
+    devices: int
+    caution: float
+    unsure: Callable[[], Loadings]
+
+
+def tiebreak(machines: Sequence[Contender], leader: int) -> int:
+    """The leader, or of the machines that tie with it one that is clearly better otherwise.
+
+    Of those that cost the same, the one that ends soonest; asked for the least time, the one that
+    costs least. Clearly: the 80 % interval of the difference lies beyond what is too close to
+    call. It needs no more devices, and no more of it rests on what nobody measured.
+    """
+    own = machines[leader]
+    level = min(each.least for each in machines) * (1 + TIE)
+    if level <= 0:  # what is free is the soonest already
+        return leader
+    better = [
+        (each.other, each.score, place)
+        for place, each in enumerate(machines)
+        if each.score <= level
+        and each.devices <= own.devices
+        and each.caution <= own.caution
+        and each.other < own.other
+        and each.other * math.exp(Z90 * difference_log_sd(each.unsure(), own.unsure()))
+        < own.other * (1 - TIE)
+    ]
+    return min(better, default=(own.other, own.score, leader))[2]
 
 
 def score_name(bill: Bill, objective: Objective) -> str:
@@ -126,13 +175,14 @@ def best_index(
     within = pool & (over <= 0)
     if within.any():
         optimum = least_of(bill, within, objective)
-        index = _simplest(bill, within, objective, optimum)
+        index, passed = _of_machines(bill, within, objective, optimum)
         pool = within
     else:
         nearest = pool & (over <= over[pool].min())
         index = optimum = least_of(bill, nearest, objective)
+        passed = None
     runner_up = _runner_up(bill, pool, objective, index)
-    return Selection(index, optimum, runner_up)
+    return Selection(index, optimum, runner_up, passed)
 
 
 def excess(bill: Bill, limits: Limits) -> FloatArray:
@@ -190,6 +240,40 @@ def is_near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:
     if first[optimum] > 0 or first[index] > 0:
         return bool(first[index] <= first[optimum] * (1 + TIE))
     return bool(second[index] <= second[optimum] * (1 + TIE))
+
+
+def _of_machines(
+    bill: Bill, pool: BoolArray, objective: Objective, optimum: int
+) -> tuple[int, int | None]:
+    """The pick among the machines that tie with the optimum, and what a tiebreak passed over.
+
+    The simplest of each machine stand against each other, as in `compare`.
+    """
+    first, second = figures(bill, objective)
+    level = pool & (first <= first[optimum] * (1 + TIE))
+    offers = bill.candidates.codes[OFFER]
+    best = [least_of(bill, level & (offers == n), objective) for n in np.unique(offers[level])]
+    at: Indices = np.asarray([_simplest(bill, pool, objective, i) for i in best], np.intp)
+    order = np.lexsort([*identity(bill, at)[::-1], second[at], first[at]])
+    ordered = [(int(at[k]), best[k]) for k in order]
+    if len(ordered) == 1:
+        return ordered[0][0], None
+    machines = [contender(bill, pick, i, objective) for pick, i in ordered]
+    taken = tiebreak(machines, 0)
+    return ordered[taken][0], ordered[0][0] if taken else None
+
+
+def contender(bill: Bill, pick: int, best: int, objective: Objective) -> Contender:
+    """A machine's pick as others are held against it. best: what scores least there."""
+    first, second = figures(bill, objective)
+    return Contender(
+        score=float(first[pick]),
+        least=float(first[best]),
+        other=float(second[pick] / bill.caution[pick]),
+        devices=bill.candidates.offer(pick).count,
+        caution=float(bill.caution[pick]),
+        unsure=lambda: loadings(bill, [pick])[0],
+    )
 
 
 def _simplest(bill: Bill, pool: BoolArray, objective: Objective, optimum: int) -> int:

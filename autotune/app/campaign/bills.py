@@ -7,11 +7,13 @@ Ranges are added end to end: runs of one campaign err together, because one mode
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autotune.app.tune.priced import price
 from autotune.app.tune.tracing import choose_traced
 from autotune.app.whatif.levers import opened_bills
+from autotune.cost.spread.joint import Loadings, loadings
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.plan import RunOnOffer
 from autotune.domain.outcome import Spread
@@ -21,10 +23,11 @@ from autotune.search import alternatives, selection
 from autotune.search.alternatives import bill_of_offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.app.campaign.file import Campaign
     from autotune.cost.bill import Bill
+    from autotune.cost.spread.joint import Key
     from autotune.domain.answer.limits import LimitOdds
     from autotune.domain.answer.plan import Hours, PlannedRun
     from autotune.domain.device import Offer
@@ -43,6 +46,7 @@ class _Best:
     limits: tuple[LimitOdds, ...]
     busy: float
     reason: str
+    unsure: Callable[[], Loadings] = lambda: Loadings({})
 
 
 def bills_of(
@@ -53,10 +57,11 @@ def bills_of(
     fidelity: str,
     space: str | None,
     progress: Callable[[str], None],
-) -> tuple[tuple[PlannedRun, ...], tuple[str, ...]]:
-    """Every run with its bill on every offer, and what was said while pricing.
+) -> tuple[tuple[PlannedRun, ...], tuple[str, ...], Callable[[int], Loadings]]:
+    """Every run with its bill on every offer, what was said while pricing, and how unsure it is.
 
-    Each distinct job is priced once, over all offers together.
+    The last is of all runs together on an offer, by its number. Each distinct job is priced once,
+    over all offers together.
     """
     best: list[list[_Best]] = []
     warnings: dict[str, None] = {}
@@ -80,7 +85,29 @@ def bills_of(
             for n, offer in enumerate(campaign.offers)
         )
         runs.append(replace(run, on=tuple(on)))
-    return tuple(runs), tuple(warnings)
+    return tuple(runs), tuple(warnings), lambda number: _together(runs, best, number)
+
+
+def _together(runs: Sequence[PlannedRun], best: Sequence[Sequence[_Best]], number: int) -> Loadings:
+    """How far all runs together may be off on an offer. Runs with stated hours are not unsure.
+
+    Source: derived: the log of a sum moves with each part by its share of the sum.
+    """
+    total = sum(run.on[number].duration_s.p50 * run.repeat for run in runs)
+    found: dict[Key, float] = {}
+    for run in runs:
+        on = run.on[number]
+        if on.hours != "model" or not run.pieces or total <= 0:
+            continue
+        share = on.duration_s.p50 * run.repeat / total
+        for piece in run.pieces:
+            own = best[piece.job][number]
+            if own.row is None:
+                continue
+            weight = share * own.row.duration_s.p50 * piece.times / on.full_s
+            for key, value in own.unsure().of.items():
+                found[key] = found.get(key, 0.0) + weight * value
+    return Loadings(found)
 
 
 def _best(
@@ -94,10 +121,15 @@ def _best(
         if chosen.index is not None:
             row = tracing.row(chosen.index)
             kept = odds(bill.job.limits, row.duration_s, row.cost_usd)
-            return _Best(row, kept, _busy(bill, chosen.index, row), ""), notes
+            unsure = partial(_unsure, bill, chosen.index)
+            return _Best(row, kept, _busy(bill, chosen.index, row), "", unsure), notes
     near = alternatives.nearest_misses(bill, 1)
     reason = alternatives.short_of(bill, near[0]) if near else "no config is valid there"
     return _Best(None, (), 1.0, reason), notes
+
+
+def _unsure(bill: Bill, index: int) -> Loadings:
+    return loadings(bill, [index])[0]
 
 
 def _busy(bill: Bill, index: int, row: Estimated) -> float:

@@ -30,17 +30,20 @@ from autotune.catalog.files import write_whole
 from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.limits import held_with, worst_excess
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
+from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.typed.values import MAX_DEVICES
 from autotune.domain.units import HOUR_S, parse_seconds
 from autotune.frozen import dataclass
+from autotune.search.selection import Contender, tiebreak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.app.campaign.file import Campaign
+    from autotune.cost.spread.joint import Loadings
     from autotune.domain.answer.plan import Hours, Subset
     from autotune.domain.device import Offer
     from autotune.search.selection import Objective
@@ -78,7 +81,7 @@ def plan(
     budget = parse_budget(options.budget) if options.budget is not None else None
     machines, hours_per_day = _checked(campaign, options)
     hours = options.hours or campaign.file.hours_from
-    runs, warnings = bills_of(
+    runs, warnings, unsure = bills_of(
         campaign,
         hours,
         objective=options.objective,
@@ -104,7 +107,7 @@ def plan(
         return when.of(ends_of(campaign, runs, number, None)).excess
 
     progress("placing the runs on machines")
-    machine = _machine(runs, totals, machines, options.objective, excess)
+    machine, broken = _machine(runs, totals, machines, options.objective, excess, unsure)
     whole, subset = not totals[machine].missing, kept(machine)
     task_runs, tasks = tasks_of(campaign, runs, machine, subset)
     placed = schedule(tasks, machines, barrier=barrier) if whole else None
@@ -124,6 +127,7 @@ def plan(
         runs=runs,
         offers=totals,
         machine=machine,
+        tiebreak=broken,
         mixed_usd=_mixed(runs, totals, machines),
         phases=_phases(campaign, runs, machine),
         tasks=tuple(task.name for task in tasks),
@@ -239,11 +243,12 @@ def _summed(parts: Sequence[tuple[Spread, int]], factor: float = 1.0) -> Spread:
 
 def _machine(
     runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int, objective: Objective,
-    excess: Callable[[int], float],
-) -> int:  # fmt: skip
-    """The offer that the campaign is planned on, by the rule of `tune`.
+    excess: Callable[[int], float], unsure: Callable[[int], Loadings],
+) -> tuple[int, Tiebreak | None]:  # fmt: skip
+    """The offer that the campaign is planned on, by the rule of `tune`, and why in a tie.
 
-    excess: by how much, relatively, an offer misses the campaign's deadline.
+    excess: by how much, relatively, an offer misses the campaign's deadline. unsure: how far all
+    runs together may be off on an offer.
 
     All runs fit, then their limits are kept (or missed by least), then the least money or time at
     the pessimistic end of what nobody measured. A machine of one's own is one machine: where
@@ -258,7 +263,34 @@ def _machine(
         first = (money, seconds) if objective == "cost" else (seconds, money)
         return (-total.runs, float(owned), max(late, 0.0), *first, number)
 
-    return min(range(len(totals)), key=rank)
+    ordered = sorted(range(len(totals)), key=rank)
+    least = rank(ordered[0])
+    alike = [n for n in ordered if rank(n)[:3] == least[:3] and not totals[n].missing]
+    if not alike:
+        return ordered[0], None
+    taken = alike[tiebreak([_contender(runs, totals, n, objective, unsure) for n in alike], 0)]
+    if taken == alike[0]:
+        return taken, None
+    over = totals[alike[0]]
+    return taken, Tiebreak.of(over.offer, objective, over.duration_s, over.cost_usd)
+
+
+def _contender(
+    runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], number: int, objective: Objective,
+    unsure: Callable[[int], Loadings],
+) -> Contender:  # fmt: skip
+    """All runs on an offer, as other offers are held against it."""
+    total, (money, seconds) = totals[number], _at_worst(runs, number)
+    score = money if objective == "cost" else seconds
+    expected = total.duration_s.p50
+    return Contender(
+        score=score,
+        least=score,
+        other=expected if objective == "cost" else total.cost_usd.p50,
+        devices=total.offer.count,
+        caution=seconds / expected if expected > 0 else 1.0,
+        unsure=lambda: unsure(number),
+    )
 
 
 def _at_worst(runs: Sequence[PlannedRun], number: int) -> tuple[float, float]:

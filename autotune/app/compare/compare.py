@@ -32,6 +32,7 @@ from autotune.domain.answer.comparison import (
     Split,
 )
 from autotune.domain.answer.limits import odds, worst_excess
+from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE
 from autotune.domain.units import HOUR_S, format_bytes
 from autotune.frozen import dataclass
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job, NamedJob
     from autotune.domain.outcome import Estimated
-    from autotune.search.selection import Objective, Selection
+    from autotune.search.selection import Contender, Objective, Selection
 
 
 Machine = tuple[str, int, bool]
@@ -100,6 +101,7 @@ def _compare_one(
     rows: list[Compared] = []
     infeasible: list[NotFitting] = []
     bills: dict[Offer, Bill] = {}
+    contenders: dict[Offer, Contender] = {}
     question = priced.job, priced.space
     opened = opened_bills(question, priced.bill, priced.calibration, len(job.offers))
     for number, offer in enumerate(wide.offers):
@@ -119,19 +121,23 @@ def _compare_one(
             bill, chosen, options.objective, options.fidelity, None, progress
         )
         warnings += [note for note in tracing.notes if note not in warnings]
-        if chosen.index is None:
+        if chosen.index is None or chosen.optimum is None:
             infeasible.append(NotFitting(offer, "nothing fits once traced", "memory"))
             continue
         row = tracing.row(chosen.index)
         if number in opened:
             row = replace(row, caution=row.caution * ROUGH)
         bills[row.offer] = bill
+        contenders[row.offer] = selection.contender(
+            bill, chosen.index, chosen.optimum, options.objective
+        )
         rows.append(_compared(bill, row, options.objective))
     rows = [_with_one_device(row, one_device) for row in rows]
     short = on_short_rows(job, priced.calibration, [found.row for found in rows])
     rows = [replace(row, short_rows=end) for row, end in zip(rows, short, strict=True)]
     resorts = {wide.offers[number] for number in opened}
     ranked = _ranked(job, priced, rows, bills, options.objective, resorts)
+    ranked = _tie_broken(ranked, contenders, options.objective, resorts)
     warned = tuple(dict.fromkeys(warnings))
     found = replace(ranked, variant=variant, infeasible=tuple(infeasible), warnings=warned)
     return found, priced
@@ -245,7 +251,6 @@ def _ranked(
     rows = [_placed(row, rows) for row in rows]
     rows = spot_terms(rows, bills, priced.calibration, objective)
     within = [row for row in rows if not row.misses]
-    first = _by_cost if objective == "cost" else _by_time
     leads = min(
         within or rows,
         key=lambda found: (
@@ -255,11 +260,6 @@ def _ranked(
         ),
         default=None,
     )
-    better = [
-        row
-        for row in sorted(within or rows, key=first)
-        if leads is not None and row.row.caution > 1.0 and first(row)[0] < first(leads)[0]
-    ]
     return Comparison(
         variant="",
         job=job,
@@ -269,10 +269,48 @@ def _ranked(
         fastest=min(rows, key=_by_time, default=None),
         within=leads if within else None,
         leads=leads,
-        may_be_better=tuple(better),
+        may_be_better=_expected_better(within or rows, leads, objective),
         tie=any(row.tie for row in rows[1:]),
         priced=len(priced.bill),
         space_size=priced.found.space_size,
+    )
+
+
+def _expected_better(
+    rows: Sequence[Compared], leads: Compared | None, objective: Objective
+) -> tuple[Compared, ...]:
+    """Those that nobody measured and that are expected to beat what leads, the best first."""
+    first = _by_cost if objective == "cost" else _by_time
+    return tuple(
+        row
+        for row in sorted(rows, key=first)
+        if leads is not None and row.row.caution > 1.0 and first(row)[0] < first(leads)[0]
+    )
+
+
+def _tie_broken(
+    found: Comparison,
+    contenders: Mapping[Offer, Contender],
+    objective: Objective,
+    resorts: set[Offer],
+) -> Comparison:
+    """With what leads after a tiebreak between machines that are alike in all that comes first."""
+    leads = found.leads
+    if leads is None or found.within is None:
+        return found
+    last = leads.row.offer in resorts
+    rows = [r for r in found.rows if not r.misses and (r.row.offer in resorts) == last]
+    place = next(n for n, row in enumerate(rows) if row is leads)
+    taken = rows[selection.tiebreak([contenders[r.row.offer] for r in rows], place)]
+    if taken is leads:
+        return found
+    row = leads.row
+    return replace(
+        found,
+        leads=taken,
+        within=taken,
+        tiebreak=Tiebreak.of(row.offer, objective, row.duration_s, row.cost_usd),
+        may_be_better=_expected_better(rows, taken, objective),
     )
 
 

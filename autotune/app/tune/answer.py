@@ -35,6 +35,7 @@ from autotune.domain.answer.recommendation import (
     SearchRecord,
     WorthProbe,
 )
+from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.typed.machine import machine_label
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
@@ -216,6 +217,10 @@ def answer_of(
     )
     if chosen.index is None or pick is None:
         return found
+    passed = None if chosen.over is None else tracing.row(chosen.over)
+    if passed is not None:
+        broken = Tiebreak.of(passed.offer, options.objective, passed.duration_s, passed.cost_usd)
+        found = replace(found, tiebreak=broken)
     return _around(found, pick, chosen.index, priced, tracing, options.objective,
                    _others(bill, chosen, options.objective, among))  # fmt: skip
 

@@ -102,7 +102,7 @@ def loadings(bill: Bill, at: Sequence[int]) -> list[Loadings]:
                 own[name, *whom] = share * sd
         luck = float(total[row]) - sum(value**2 for value in own.values())
         if luck > 0:
-            own[LUCK, int(index)] = math.sqrt(luck)
+            own[LUCK, offer.label, int(index)] = math.sqrt(luck)
         found.append(Loadings(own))
     return found
 

@@ -10,6 +10,7 @@ from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
+    from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated, ShortOf
@@ -106,6 +107,7 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()  # of the job file, with its first variant
     leads: Compared | None = None
+    tiebreak: Tiebreak | None = None  # why `leads` leads, where a tiebreak decided
     may_be_better: tuple[Compared, ...] = ()
 
 

@@ -11,6 +11,7 @@ from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss
+    from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.device import Offer
     from autotune.domain.job import Assumption
     from autotune.domain.outcome import Estimated, Spread
@@ -185,6 +186,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     offers: tuple[OfferTotal, ...]
     machine: int
+    tiebreak: Tiebreak | None  # why this machine, where a tiebreak decided
     mixed_usd: float | None  # each run on its own cheapest machine
     phases: tuple[PhaseTotal, ...]
     tasks: tuple[str, ...]  # names of the schedule's tasks

@@ -14,6 +14,7 @@ from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
+    from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.answer.waterfall import WhatIf
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
@@ -331,6 +332,7 @@ class Recommendation:
     worth_a_probe: tuple[WorthProbe, ...] = ()
     probed: tuple[ProbedRun, ...] = ()
     machines: tuple[Estimated, ...] = ()  # the best of each offer, or its nearest miss
+    tiebreak: Tiebreak | None = None  # why this machine, where a tiebreak decided
     beyond: tuple[Estimated, ...] = ()  # would beat the front, but do not fit
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     journey: WhatIf | None = None  # from today to the pick, where both are there

@@ -37,6 +37,7 @@ def plan_payload(found: Plan) -> Payload:
         "name": found.name,
         "hours_from": _hours_from(found),
         "machine": found.machine,
+        "tiebreak": found.tiebreak,
         "total": _campaign_total(found),
         "phases": [_phase(phase) for phase in found.phases],
         "runs": [_run(run, found) for run in found.runs],

@@ -17,7 +17,14 @@ from autotune.report.campaign.schedule import (
 from autotune.report.compare.notes import spread, spread_s
 from autotune.report.layout.blocks import Paragraph, Section, bullets, section, table
 from autotune.report.layout.report import Report
-from autotune.report.phrases import config_phrase, marked_name, marks_note, price_marks, sentence
+from autotune.report.phrases import (
+    config_phrase,
+    marked_name,
+    marks_note,
+    price_marks,
+    sentence,
+    tiebreak_phrase,
+)
 from autotune.report.sections.limits import chances, limit_phrases
 
 if TYPE_CHECKING:
@@ -66,6 +73,7 @@ def campaign_lead(payload: Payload) -> Section:
         f"take {hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
     )
     blocks: list[Block] = [Paragraph(text, "strong")]
+    blocks += [Paragraph(why)] if (why := tiebreak_phrase(payload["tiebreak"], total)) else []
     schedule = payload["schedule"]
     if schedule is not None and schedule["placements"]:
         blocks.append(Paragraph(_ends(payload, schedule)))

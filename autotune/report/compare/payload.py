@@ -48,6 +48,7 @@ def comparison_payload(found: Comparisons) -> Payload:
         "leads": min(
             (part["leads"] for part in parts if part["leads"]), key=_at_worst, default=None
         ),
+        "tiebreak": parts[0]["tiebreak"] if not several else None,
         "may_be_better": parts[0]["may_be_better"] if not several else [],
         "tie": any(part["tie"] for part in parts),
         "variants": [
@@ -68,7 +69,7 @@ def comparison_payload(found: Comparisons) -> Payload:
 
 _OF_VARIANT = (
     "variant", "job", "lengths_known", "cheapest", "fastest", "cheapest_within_limits", "leads",
-    "may_be_better", "tie",
+    "tiebreak", "may_be_better", "tie",
 )  # fmt: skip
 
 
@@ -101,6 +102,7 @@ def _part(part: Comparison) -> Payload:
         "fastest": payload_of(part.fastest),
         "cheapest_within_limits": payload_of(part.within),
         "leads": payload_of(part.leads),
+        "tiebreak": part.tiebreak,
         "may_be_better": [row for found, row in by_row if found in part.may_be_better],
         "tie": part.tie,
     }

@@ -29,6 +29,7 @@ from autotune.report.phrases import (
     price_marks,
     probability,
     step_arithmetic,
+    tiebreak_phrase,
 )
 from autotune.report.sections.answer import assumed_section, warnings_section
 from autotune.report.sections.glossary import with_words
@@ -82,6 +83,7 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         return Section("", (Paragraph(text, "bad"), Paragraph(hint)))
     leads = part["leads"]
     lines = [f"cheapest: {_won(leads)}{why_it_leads(part)}", f"fastest: {_won(fastest)}"]
+    lines += [text] if (text := tiebreak_phrase(part["tiebreak"], leads)) else []
     limits = stated_limits(job["limits"])
     if limits:
         within = part["cheapest_within_limits"]
@@ -103,6 +105,9 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
 def why_it_leads(part: Payload) -> str:
     """Why a machine leads though another one is expected to cost less; empty where none is."""
     if part["leads"] is part["cheapest"]:
+        return ""
+    tiebreak = part["tiebreak"]  # which has a sentence of its own
+    if tiebreak and tiebreak.over == recorded_label(part["cheapest"]):
         return ""
     if part["may_be_better"]:
         return ", counting machines without measured runs at their worst"

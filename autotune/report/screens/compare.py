@@ -18,7 +18,7 @@ from autotune.report.compare.table import (
     why_it_leads,
 )
 from autotune.report.layout.blocks import Paragraph, Section, table
-from autotune.report.phrases import chance, marks_note
+from autotune.report.phrases import chance, marks_note, tiebreak_phrase
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
     closing_section,
@@ -88,6 +88,8 @@ def _lead(payload: Payload, named: tuple[int, int]) -> list[Block]:
     fastest, leads = payload["fastest"], payload["leads"]
     text = f"{name}: cheapest on {_took(leads)}{why_it_leads(payload)}"
     text += ". It is the fastest too." if fastest is leads else f"; fastest on {_took(fastest)}."
+    tiebreak = tiebreak_phrase(payload["tiebreak"], leads)
+    text += f" {tiebreak}" if tiebreak else ""
     blocks.insert(0, Paragraph(text, "strong"))
     limits = stated_limits(payload["job"]["limits"])
     within = payload["cheapest_within_limits"]

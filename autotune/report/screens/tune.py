@@ -21,6 +21,7 @@ from autotune.report.phrases import (
     saved_phrase,
     sentence,
     tie_phrase,
+    tiebreak_phrase,
 )
 from autotune.report.screens.infeasible import nothing_fits_sections
 from autotune.report.screens.screen import (
@@ -98,6 +99,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
         Paragraph(lead, "strong"),
         *open_blocks(payload),
         *limit_blocks(payload.limits, payload.job),
+        *([Paragraph(why)] if (why := tiebreak_phrase(payload.tiebreak, best)) else []),
         Paragraph(f"Settings: {settings}."),
         Paragraph(
             f"{sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",

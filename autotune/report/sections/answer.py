@@ -27,6 +27,7 @@ from autotune.report.phrases import (
     speed_phrase,
     step_arithmetic,
     tie_phrase,
+    tiebreak_phrase,
     token_arithmetic,
     usd_span,
 )
@@ -194,6 +195,7 @@ def _answer(payload: RecommendationPayload) -> Section:
     )
     blocks: list[Block] = [lead, *open_blocks(payload)]
     blocks += limit_blocks(payload.limits, payload.job)
+    blocks += [Paragraph(why)] if (why := tiebreak_phrase(payload.tiebreak, row)) else []
     today = payload.today
     if today and not lengths_open(payload.job):
         blocks.append(Paragraph(_saving(today, row), "good"))
