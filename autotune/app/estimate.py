@@ -17,8 +17,9 @@ from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.columns import reusing_tables
 from autotune.cost.spread.variance import never_measured_note, new_program_note
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import CLOSED_FORM
-from autotune.domain.config import CLOSED_FORMS, KNOBS
+from autotune.domain.config import CLOSED_FORMS, KNOBS, SPLIT
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing, bills_of
@@ -101,9 +102,33 @@ def estimate(
     if missing is None:
         (short,) = on_short_rows(job, calibration, [row])
         return Estimate(job, row, tuple(notes), checked, contradictions=wrong, short_rows=short)
+    if missing.resource == "memory":
+        notes = [*_assumed_micro_batch(job, pricing, config), *notes]
     changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
     needs = _needs_of_a_search(job, calibration)
     return Estimate(job, row, tuple(notes), checked, missing, changes, needs, contradictions=wrong)
+
+
+def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str]:
+    """Which micro-batch was assumed where nobody stated one, and the largest that would fit."""
+    if job.today_here is not None or {*SPLIT} & job.lock.keys():
+        return []
+    offer, micro = job.offers[0], config.micro_batch_size
+    per_device = micro * config.gradient_accumulation_steps
+    smaller = [n for n in range(micro - 1, 0, -1) if per_device % n == 0]
+    said = f"the micro-batch of {micro} was assumed, as none is stated"
+    for more in ({}, {"activation_checkpointing": "full"}):
+        split = ({SPLIT[0]: n, SPLIT[1]: per_device // n} for n in smaller)
+        tried = [config.with_knobs(**knobs, **more) for knobs in split]
+        fits = pricing.of([(offer, each) for each in tried]).feasible if tried else ()
+        largest = next((own for own, fit in zip(tried, fits, strict=True) if fit), None)
+        if largest is not None:
+            typed = f"--set {SPLIT[0]}={largest.micro_batch_size}"
+            typed += "".join(f" --set {name}={value}" for name, value in more.items())
+            also = " with gradient_checkpointing" if more else ""
+            words = f"{said}; the largest that fits{also} is {largest.micro_batch_size}"
+            return [Decisive(f"{words}: add `{typed}`")]
+    return [Decisive(f"{said}; no smaller one fits either, nor with gradient_checkpointing")]
 
 
 def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, ...] | None:

@@ -143,6 +143,33 @@ def test_without_row_lengths_nobody_pretends_to_know_what_padding_is_worth(
     assert not any(f"`{each.opens}`" in named for each in slower)
 
 
+@pytest.mark.parametrize(("gpu", "named"), [("a100-80gb", True), ("t4", False)])
+def test_where_fp32_is_pinned_tf32_is_named_if_the_device_has_it(
+    tmp_path: Path, gpu: str, named: bool
+) -> None:
+    path = written(tmp_path, lengths="lengths: {p50: 700, p95: 1400, max: 2048}", gpu=gpu)
+    opens = "--set precision=fp32"
+    answer = answered(path, opens)
+    assert answer.best.config.precision == "fp32"
+    found = by_change(answer).get("precision=tf32")
+    assert (found is not None) == named
+    screen = " ".join(recommendation_screen(recommendation_payload(answer)).split())
+    assert ("`--set precision=tf32`: " in screen) == named
+    if found is not None:
+        assert found.saved_s > 0.5 * answer.best.duration_s.p50
+        assert "other rounding, in matrix products alone" in screen
+        typed = answered(path, found.opens).best
+        assert typed.duration_s.p50 == pytest.approx(found.duration_s, rel=1e-6)
+        assert "precision=tf32" not in by_change(answered(path))
+
+
+def test_without_row_lengths_tf32_keeps_its_figure(tmp_path: Path) -> None:
+    answer = answered(written(tmp_path, lengths=""), "--set precision=fp32")
+    text = " ".join(opening_words(recommendation_payload(answer), 2).split())
+    assert text.startswith("You could save more with `--set precision=tf32`: ")
+    assert "May save more, depending on the row lengths: `--allow " in text
+
+
 def test_a_change_worth_a_probe_can_be_typed_as_it_is_printed(tmp_path: Path) -> None:
     payload = recommendation_payload(answered(written(tmp_path)))
     found = [

@@ -95,6 +95,31 @@ def test_estimate_of_what_does_not_fit_leaves_with_3_and_prints_its_row(
         assert "--set method" in printed
 
 
+def test_estimate_says_that_the_micro_batch_was_assumed_and_the_largest_that_fits(
+    capsys: Capture,
+) -> None:
+    argv = ["estimate", "--model", "Qwen/Qwen2.5-1.5B", "--rows", "2k", "--gpu", "rtx-4090"]
+    found = answer(capsys, *argv, leaves_with=3)
+    assert found["row"]["config"]["micro_batch_size"] == 8
+    (said,) = [text for text in found["decisive"] if "micro-batch of 8 was assumed" in text]
+    largest = int(re.search(r"the largest that fits is (\d+): add", said)[1])
+    typed = re.search(r"`(.+)`", said)[1].split()
+    assert answer(capsys, *argv, *typed)["row"]["config"]["micro_batch_size"] == largest
+    above = ["--set", f"micro_batch_size={2 * largest}"]
+    stated = answer(capsys, *argv, *above, leaves_with=3)
+    assert not any("was assumed" in text for text in stated["decisive"])
+
+
+def test_estimate_says_where_recomputing_makes_room_and_where_nothing_does(capsys: Capture) -> None:
+    argv = ["estimate", "--model", "meta-llama/Llama-3.1-8B", "--rows", "2k", "--gpu", "rtx-4090"]
+    found = answer(capsys, *argv, leaves_with=3)
+    said = next(text for text in found["decisive"] if "was assumed" in text)
+    assert "the largest that fits with gradient_checkpointing is" in said
+    assert answer(capsys, *argv, *re.search(r"`(.+)`", said)[1].split())["row"]["verdict"] == "fits"
+    found = answer(capsys, *argv, "--method", "full", leaves_with=3)
+    assert any("no smaller one fits either" in text for text in found["decisive"])
+
+
 def test_every_machine_that_compare_prints_can_be_typed(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

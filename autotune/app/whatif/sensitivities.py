@@ -66,6 +66,7 @@ def sensitivities(
     if pick is not None:
         gains = (_may_gain(change, here[0]) for change in changes)
         changes = [*(change for change in gains if change), *_kept_from_today(here[0], pick)]
+        changes += _rounded_products(here[0])
         changes += [*schedule_changes(here[0], pick.steps), *_choices(here[0])]
     bills = bills_under(here, changes, calibration)
     beside = _Beside(pick, modelled)
@@ -98,6 +99,20 @@ def _kept_from_today(job: Job, pick: Estimated) -> Iterator[QuestionEdit]:
             on_job(partial(replace, lock={**job.lock, name: value})), key=name, value=str(value),
             typed=f"--set {name}={value}", changes=KNOBS[name].knob_class, columns=(name,),
             note="as today's run has it",
+        )  # fmt: skip
+
+
+def _rounded_products(job: Job) -> Iterator[QuestionEdit]:
+    """tf32 where fp32 is pinned: everything stays fp32 but the inputs of matrix products.
+
+    Source: torch.set_float32_matmul_precision: TensorFloat32 keeps 10 of 23 bits; off by default.
+    """
+    if job.lock.get("precision") == "fp32":
+        yield Edit(
+            on_job(partial(replace, lock={**job.lock, "precision": "tf32"})), key="precision",
+            value="tf32", typed="--set precision=tf32", changes="numeric", columns=("precision",),
+            note="weights, gradients and sums stay fp32; inputs of matrix products keep 10 of 23 "
+            "bits",
         )  # fmt: skip
 
 

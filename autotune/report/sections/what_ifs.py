@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 UNMEASURED = "nobody has measured this gain with your software"
 OPENINGS = 2  # of them are named at most, where there is little room
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
+LARGE = 0.5  # of the pick's time: rows of any length take less by about as much
 WORTH_USD, WORTH_S = 0.01, 60.0  # and at least one of these
 FOLLOW = frozenset({*CLOSED_FORMS, "num_dataloader_workers"})  # of the rest: not worth a word
 
@@ -42,25 +43,40 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
     best = payload.best
     if not best or not most:
         return ""
-    if lengths_open(payload.job):
-        closed = [
-            e for e in payload.sensitivities
-            if e.class_ != "quality" and e.fits and e.value != "off"  # what the user opened is open
-            and (e.duration_s is None or _is_worth_a_line(e, best.duration_s.p50))
-        ]  # fmt: skip
-        # what saves padding alone comes first, then what saves most of full rows
-        closed.sort(key=lambda e: (e.duration_s is not None, -(e.saved_s or 0.0)))
-        first = {each.knob: each.opens for each in reversed(closed)}
-        knobs = list(dict.fromkeys(each.knob for each in closed))[:most]
-        listed = ", ".join(f"`{first[knob]}`" for knob in knobs)
-        return f"May save more, depending on the row lengths: {listed}." if knobs else ""
     before_s = best.duration_s.p50
-    of_knob: dict[str, Sensitivity] = {}
-    for each in sorted(payload.sensitivities, key=lambda own: -(own.saved_s or 0.0)):
-        if each.class_ != "quality" and _is_worth_a_line(each, before_s):
-            of_knob.setdefault(each.knob, each)
-    told = [_opening(each, before_s) for each in list(of_knob.values())[:most]]
-    return f"You could save more with {'; '.join(told)}." if told else ""
+    worth = [
+        each
+        for each in sorted(payload.sensitivities, key=lambda own: -(own.saved_s or 0.0))
+        if each.class_ != "quality" and _is_worth_a_line(each, before_s)
+    ]
+    if lengths_open(payload.job):  # a figure of full rows is told where it is large for any rows
+        worth = [each for each in worth if (each.saved_s or 0.0) >= LARGE * before_s]
+    of_knob = {each.knob: each for each in reversed(worth)}
+    first = [of_knob[knob] for knob in dict.fromkeys(each.knob for each in worth)][:most]
+    told = [_opening(each, before_s) for each in first]
+    text = f"You could save more with {'; '.join(told)}." if told else ""
+    if not lengths_open(payload.job):
+        return text
+    rest = _on_lengths(payload, before_s, {each.knob for each in first})[: most - len(first)]
+    listed = ", ".join(f"`{each.opens}`" for each in rest)
+    words = f"May save more, depending on the row lengths: {listed}." if rest else ""
+    return f"{text} {words}".strip()
+
+
+def _on_lengths(
+    payload: RecommendationPayload, before_s: float, told: set[str]
+) -> list[Sensitivity]:
+    """One change of each knob whose worth the row lengths decide; told: knobs to leave out."""
+    closed = [
+        e for e in payload.sensitivities
+        if e.class_ != "quality" and e.fits and e.knob not in told
+        and e.value != "off"  # what the user opened is open
+        and (e.duration_s is None or _is_worth_a_line(e, before_s))
+    ]  # fmt: skip
+    # what saves padding alone comes first, then what saves most of full rows
+    closed.sort(key=lambda e: (e.duration_s is not None, -(e.saved_s or 0.0)))
+    found = {each.knob: each for each in reversed(closed)}
+    return [found[knob] for knob in dict.fromkeys(each.knob for each in closed)]
 
 
 def _is_worth_a_line(each: Sensitivity, before_s: float) -> bool:
@@ -81,6 +97,8 @@ def effect(each: Sensitivity) -> str:
     knob = KNOBS.get(each.knob)
     if knob and knob.effect:
         return knob.effect
+    if each.value == "tf32":
+        return "other rounding, in matrix products alone"
     return "same results" if each.class_ == "neutral" else "other rounding"
 
 
