@@ -46,8 +46,8 @@ def _old(by_age: Sequence[Offer]) -> str:
     ages = [format_age(offer.price_age_days or 0) for offer in by_age]
     if len(by_age) == 1:
         return (
-            f"`autotune prices refresh` renews the price of {by_age[0].device.name}, {ages[0]} "
-            f"old; or state yours with --price ({by_age[0].price_source})"
+            f"`autotune prices refresh` renews the old price of {by_age[0].device.name}; or state "
+            f"yours with --price ({by_age[0].price_source})"
         )
     named = [f"{o.device.name} {age}" for o, age in zip(by_age[:OLDEST], ages, strict=False)]
     named += [f"{len(by_age) - OLDEST} more"] * (len(by_age) > OLDEST)

@@ -98,7 +98,7 @@ def comparison_lead(payload: Payload, part: Payload) -> Section:
         Bullets(tuple(lines)),
         *open_blocks({**payload, "job": job, "short_rows": leads["short_rows"]}),
     ]
-    doubts = (may_be_better(part), order_doubt(payload["rows"], leads))
+    doubts = (may_be_better(part), order_doubt(part))
     return Section("", (*blocks, *(Paragraph(text, "warn") for text in doubts if text)))
 
 
@@ -166,23 +166,27 @@ def limits_phrase(limits: Payload) -> str:
     return " and ".join(words[k] + show.get(k, format_seconds)(v) for k, v in limits.items())
 
 
-def order_doubt(rows: Sequence[Payload], cheapest: Payload, most: int = 4) -> str:
-    """Ties with the cheapest, and whose range reaches below it; empty where neither is so.
+def order_doubt(part: Payload, most: int = 4) -> str:
+    """Ties with the cheapest, and whose range reaches below what leads; empty: neither is so.
 
     most: of these are named.
     """
-    ties = [recorded_label(row) for row in rows if row["tie"] and row is not cheapest]
-    said = cheapest["cost_usd"]["p50"]  # what is expected to cost less has a sentence of its own
-    open_ = [row for row in rows if row["could_be_cheapest"] and row is not cheapest]
+    rows, leads = part["rows"], part["leads"]
+    known = leads if part["tiebreak"] else None  # a tiebreak has a sentence of its own
+    ties = [recorded_label(row) for row in rows if row["tie"] and row is not known]
+    said = leads["cost_usd"]["p50"]  # what is expected to cost less has a sentence of its own
+    open_ = [row for row in rows if row["could_be_cheapest"] and row is not leads]
     open_ = [row for row in open_ if not row["tie"] and row["cost_usd"]["p50"] >= said]
     text = ""
     if ties:
-        text = f"Equal within 1 % of cost: {recorded_label(cheapest)} and {', '.join(ties)}. "
-    if open_:
-        names = ", ".join(recorded_label(row) for row in open_[:most]) or "other machines"
-        more = f" and {len(open_) - most} more" if len(open_) > most > 0 else ""
+        text = f"Equal within 1 % of cost: {recorded_label(rows[0])} and {', '.join(ties)}. "
+    if open_ and not most:
+        text += "By their 80 % ranges other machines may be cheaper."
+    elif open_:
+        names = ", ".join(recorded_label(row) for row in open_[:most])
+        more = f" and {len(open_) - most} more" if len(open_) > most else ""
         text += f"The order is not certain: by their 80 % ranges {names}{more} may be cheaper. "
-        text += "Timing a few steps on each would tell." if most else ""
+        text += "Timing a few steps on each would tell."
     return text.strip()
 
 

@@ -30,6 +30,7 @@ from autotune.report.screens.screen import (
     screen_text,
     settings_phrase,
     shortened,
+    shows,
     trimmed,
 )
 from autotune.report.sections.limits import chances, stated_limits
@@ -38,10 +39,12 @@ from autotune.report.sections.unknown_lengths import open_blocks, range_cell
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.report.layout.blocks import Block
+    from autotune.report.layout.blocks import Block, Table
 
 Payload = dict[str, Any]
 NAME, MACHINES, VARIANTS, UNFIT = 48, 12, 10, 3
+FEW = 6  # machines whose ranges of time and of cost both have room
+UNMEASURED, NOBODY = "unmeasured", " ?"  # a mark in few rows, and behind the name in many
 MISSED = {
     "late": "late: too likely to miss the deadline",
     "dear": "dear: too likely to exceed the budget",
@@ -55,7 +58,7 @@ def comparison_screen(payload: Payload, *, width: int = 80, colour: bool = False
 
 
 def _sections(payload: Payload, tight: int) -> list[Section]:
-    most = fewer(MACHINES, tight, 2, 3, 3, 4, 4, 5, 5, 6, 9)
+    most = fewer(MACHINES, tight, 7, 8, 9, 9, 9, 9)
     if payload["variants"]:
         several = fewer(VARIANTS, tight, 2, 3, 4, 4, 5, 6)
         parts = [
@@ -63,11 +66,17 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
             trimmed(variants_section(payload), several),
         ]
     else:
-        named = (fewer(2, tight, 8, 9), fewer(4, tight, 7, 8, 9, 9))
-        parts = [Section("", tuple(_lead(payload, named))), _machines(payload, most)]
+        many = len(folded_rows(payload["rows"], payload)) > FEW
+        signs = many and not shows(tight, until=4)
+        named = (fewer(2, tight, 1, 2), fewer(4, tight, 1, 2, 3, 4))
+        settings = shows(tight, until=7)
+        parts = [
+            Section("", tuple(_lead(payload, named, signs=signs))),
+            _machines(payload, most, settings=settings),
+        ]
     return [
         *parts,
-        Section("", (*decisive_blocks(payload), *_unfit(payload["infeasible"]))),
+        Section("", (*decisive_blocks(payload), *_unfit(payload["infeasible"], tight))),
         grounds_section(
             payload["job"], of_the_job(payload["assumed"]), fewer(MOST_ASSUMED, tight, 6, 7)
         ),
@@ -76,10 +85,11 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
     ]
 
 
-def _lead(payload: Payload, named: tuple[int, int]) -> list[Block]:
+def _lead(payload: Payload, named: tuple[int, int], *, signs: bool) -> list[Block]:
     """The cheapest and the fastest, what keeps the limits, and how sure the order is.
 
     named: so many machines that were never measured, and whose ranges reach below the cheapest.
+    signs: those that were never measured have a sign in the table, and no sentence here.
     """
     name, cheapest = shortened(payload["job"]["name"], NAME), payload["cheapest"]
     if cheapest is None:
@@ -103,7 +113,8 @@ def _lead(payload: Payload, named: tuple[int, int]) -> list[Block]:
         text = f"{which} {limits_phrase(limits)} {'is' if len(limits) == 1 else 'are'} "
         text += f"{least_odds(within)}."
         blocks.append(Paragraph(text, "plain" if within is leads else "strong"))
-    better, doubt = may_be_better(payload, named[0]), order_doubt(payload["rows"], leads, named[1])
+    better = "" if signs else may_be_better(payload, named[0])
+    doubt = order_doubt(payload, named[1])
     return [*blocks, *(Paragraph(text, "warn") for text in (better, doubt) if text)]
 
 
@@ -113,8 +124,8 @@ def _took(row: Payload) -> str:
     return f"{recorded_label(row)} ({hours}, {usd})"
 
 
-def _machines(payload: Payload, most: int) -> Section:
-    """Time and money of each machine, and what the cheapest would run."""
+def _machines(payload: Payload, most: int, *, settings: bool) -> Section:
+    """Time and money of each machine, and the settings of the one that leads."""
     rows = folded_rows(payload["rows"], payload)
     if not rows:
         return Section("Machines", ())
@@ -122,23 +133,53 @@ def _machines(payload: Payload, most: int) -> Section:
     named = [row for row in rows[most:] if row is winner or row is payload["fastest"]]
     shown = [*rows[: most - len(named)], *named]
     strong = frozenset(i for i, row in enumerate(shown) if row is winner)
-    titles = ("machine", ">$/h", ">time", ">range", ">cost", ">range", "")
     usual = _OLD if all(_OLD in row["price_marks"] for row in shown) else ""
-    lines = (_line(row, payload, usual) for row in shown)
-    blocks: list[Block] = [table(lines, *titles, strong=strong)]
-    if len(payload["rows"]) > len(shown):
-        text = f"{len(payload['rows']) - len(shown)} more with --format csv or json"
-        blocks.append(Paragraph(text, "quiet"))
-    late = {mark for row in shown for mark in row_marks(row, payload)} & MISSED.keys()
-    told = ["8 of 10 runs should end within the ranges", *(MISSED[mark] for mark in sorted(late))]
+    many = len(rows) > FEW
+    lines = [_line(row, payload, usual) for row in shown]
+    blocks: list[Block] = [_table(lines, strong, many=many)]
+    more = _more(payload["rows"], shown)
+    blocks += [Paragraph(more, "quiet")] if more else []
+    marks = {mark for row in shown for mark in row_marks(row, payload)}
+    told = ["8 of 10 runs should end within the ranges"]
+    if UNMEASURED in marks and many:
+        told.append("?: may be cheaper, never measured")
+    told += [MISSED[mark] for mark in sorted(marks & MISSED.keys())]
     note = marks_note(shown, usual)
     blocks.append(Paragraph(f"{'; '.join(told)}. {note}".strip(), "quiet"))
-    settings = settings_phrase(winner["config"], winner["device_count"])
-    blocks.append(Paragraph(f"On {recorded_label(winner)}: {settings}."))
+    if settings:
+        words = settings_phrase(winner["config"], winner["device_count"])
+        blocks.append(Paragraph(f"On {recorded_label(winner)}: {words}."))
     return Section("Machines, each with its best settings", tuple(blocks))
 
 
 _OLD = "old"  # a mark that says nothing where every price has it: a note tells it once
+
+
+def _table(lines: Sequence[tuple[str, ...]], strong: frozenset[int], *, many: bool) -> Table:
+    """The machines. Of many, the range of the cost alone: that of the time is in proportion."""
+    titles = ("machine", ">$/h", ">time", ">range", ">cost", ">range", "")
+    if not many:
+        return table(lines, *titles, strong=strong)
+    shorter = [_folded((*line[:3], *line[4:])) for line in lines]
+    return table(shorter, *titles[:3], *titles[4:], strong=strong)
+
+
+def _folded(line: tuple[str, ...]) -> tuple[str, ...]:
+    """A line whose longest mark stands as a sign behind the name."""
+    name, *figures, marks = line
+    kept = [mark for mark in marks.split(", ") if mark and mark != UNMEASURED]
+    return (name + NOBODY * (UNMEASURED in marks), *figures, ", ".join(kept))
+
+
+def _more(rows: Sequence[Payload], shown: Sequence[Payload]) -> str:
+    """How many machines that hold the job are left out, and where they are; empty: none."""
+    seen = {row["device"] for row in shown}
+    devices = {row["device"] for row in rows} - seen
+    of_seen = sum(row["device"] in seen for row in rows) - len(shown)
+    others = len(rows) - len(shown) - of_seen
+    told = [f"{others} of {len(devices)} other devices"] if others else []
+    told += [f"{of_seen} more of these"] if of_seen else []
+    return f"Not shown: {', '.join(told)} (--format csv or json)" if told else ""
 
 
 def _line(row: Payload, payload: Payload, usual: str) -> tuple[str, ...]:
@@ -148,12 +189,13 @@ def _line(row: Payload, payload: Payload, usual: str) -> tuple[str, ...]:
     return (*bill_line(row), ", ".join(marks))
 
 
-def _unfit(items: Sequence[Payload]) -> list[Block]:
+def _unfit(items: Sequence[Payload], tight: int) -> list[Block]:
     """Machines that it does not fit on, in a sentence."""
     if not items:
         return []
-    named = [f"{recorded_label(item)} ({_short_of(item)})" for item in items[:UNFIT]]
-    more = f" and {len(items) - UNFIT} more" if len(items) > UNFIT else ""
+    most = fewer(UNFIT, tight, 3, 6)
+    named = [f"{recorded_label(item)} ({_short_of(item)})" for item in items[:most]]
+    more = f" and {len(items) - most} more" if len(items) > most else ""
     return [Paragraph(f"Does not fit: {', '.join(named)}{more}.")]
 
 
