@@ -47,7 +47,7 @@ def _old(by_age: Sequence[Offer]) -> str:
     if len(by_age) == 1:
         return (
             f"`autotune prices refresh` renews the old price of {by_age[0].device.name}; or state "
-            f"yours with --price ({by_age[0].price_source})"
+            f"yours with --price ({ages[0]} old: {by_age[0].price_source})"
         )
     named = [f"{o.device.name} {age}" for o, age in zip(by_age[:OLDEST], ages, strict=False)]
     named += [f"{len(by_age) - OLDEST} more"] * (len(by_age) > OLDEST)
