@@ -61,6 +61,7 @@ _DECIDES = words_of("""
     quantization quantize 4bit 8bit bits kbits int8 attn attention flash offload zero checkpointing
     freeze frozen trainable layers layer parallel world gpus devices nodes context window steps
     episodes samples precision packed pack packing freezing streaming compile compiled deepspeed
+    optimizer optim
 """)
 _OF_DATA = words_of("""
     paths files folder jsonl json parquet csv id ids url repo user token

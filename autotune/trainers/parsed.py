@@ -42,6 +42,8 @@ class Parsed:
     devices: int | None = None
     global_batch: int | None = None  # where the format states the total itself
     saves_per_epoch: float | None = None
+    steps_an_epoch: int | None = None  # at most, though the rows may make more
+    rows_at_most: int | None = None  # of each data set that the file names
     evaluations_per_epoch: float | None = None
     evaluated_rows: int | None = None  # at most, of those that are held out
     loss: str = ""  # what it materialises, where the file states another than the trainer's own
@@ -216,8 +218,10 @@ class Keys:
         hint = None
         if isinstance(value, str) and "$" in value:
             hint = "nothing is executed or computed: write the value there"
-        elif isinstance(value, str) and "<" in value:
+        elif isinstance(value, str) and ("<" in value or not value.strip(".")):
             hint = "it is a placeholder: write the value there"
+        elif isinstance(value, list) or (isinstance(value, str) and "," in value):
+            hint = "a run has one: write the one that is to be priced there"
         return InputError(f"{self.name}: {key} is {shown(value)}; it {must}", hint)
 
 

@@ -257,6 +257,7 @@ def aim_of(
             if found:
                 return Aim(objective, found[0])
     held = [sign for sign in SIGNS.get(trainer, ()) if _holds(sign, values)]
+    held.sort(key=lambda sign: sign.objective not in {"merging", "evaluation"})  # of any stage
     if not held:
         return Aim()
     said = [f"{sign.key}: {shown(at_key(values, sign.key))}" for sign in held]
@@ -304,8 +305,8 @@ def settled(aim: Aim, name: str, asked: str = "", values: Mapping[str, Any] | No
         asked: what `--as` says: an objective that is priced, or nothing.
         values: the file's mapping, whose names may say which preference it is.
     """
-    if aim == Aim() and asked != AS_SFT and (called := _called(name)):
-        aim = Aim("preference", called)
+    if aim == Aim() and asked != AS_SFT:
+        aim = _called(name)
     if aim.objective == "preference":
         aim = replace(aim, objective=_named(f"{name} {_names(values or {})}"))
     if aim.objective in _TRAINS_NOTHING:
@@ -332,15 +333,18 @@ def _names(values: Mapping[str, Any]) -> str:
     return " ".join(str(values[key]) for key in _NAMED if key in values)
 
 
-def _called(name: str) -> str:
-    """The name of a file that says nothing of what it trains, where its name speaks of preferences.
+def _called(name: str) -> Aim:
+    """What a file that says nothing of what it trains is called after: preferences, or rewards.
 
     Such scripts hand plain settings to a program of their own. A name that says "sft" as well means
     the model that comes before or after it.
     """
     stem = name.replace("\\", "/").rpartition("/")[2].casefold()
+    said = f"its name is {stem}"
+    if re.fullmatch(r"(run_|train_)?(rm|reward(_?model(l?ing)?)?)(_(config|train\w*))?\.\w+", stem):
+        return Aim("reward", said)
     spoken = re.search(r"(?<![a-z])(dpo|kto|orpo|simpo|cpo)(?![a-z])", stem)
-    return f"its name is {stem}" if spoken and "sft" not in stem else ""
+    return Aim("preference", said) if spoken and "sft" not in stem else Aim()
 
 
 def named_reward(name: str) -> Aim:

@@ -57,10 +57,7 @@ class Torchtune(Trainer):
             read_words(keys, parsed, knob, own=WORDS)
             if knob in _UNSTATED:
                 parsed.knobs.setdefault(knob, _UNSTATED[knob])
-        steps = keys.whole("max_steps_per_epoch", low=1)
-        if steps:
-            why = "priced as if each epoch ran over all rows; --set train.steps=N counts it"
-            parsed.uncounted.append(Uncounted("max_steps_per_epoch", str(steps), why, 0.0, 0.0))
+        parsed.steps_an_epoch = keys.whole("max_steps_per_epoch", low=1)
         parsed.part("train", epochs=keys.number("epochs") or 1.0)
         _tune_method(keys, parsed)
         if parsed.values["method"]["kind"] == "lora" and parsed.knobs.get("precision") != "fp32":
@@ -151,6 +148,10 @@ def _read_optimizer(keys: Keys, parsed: Parsed) -> None:
         parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.15))
 
 
+# A builder of somebody's own may make any model of the checkpoint: an assumption, and wide.
+_OWN_MODEL, _MODEL_SD = "no model of torchtune's: priced as the checkpoint's", (0.50, 0.50)
+
+
 def _tune_method(keys: Keys, parsed: Parsed) -> None:
     component = keys.word("model._component_") or ""
     model = keys.word("checkpointer.checkpoint_dir")
@@ -160,6 +161,8 @@ def _tune_method(keys: Keys, parsed: Parsed) -> None:
         if parsed.values["model"] == model:
             why = "the folder of the checkpointer; its config.json says what the model is"
         parsed.note("model", parsed.values["model"], why)
+    if component and not component.startswith("torchtune."):
+        parsed.uncounted.append(Uncounted("model._component_", component, _OWN_MODEL, *_MODEL_SD))
     builder = component.rpartition(".")[2]
     if not builder.startswith(("lora_", "qlora_")):
         parsed.part("method", kind="full")

@@ -256,9 +256,17 @@ tokenizer: {max_seq_len: 512}
 """
 
 
-def test_epochs_of_torchtune_that_end_early_are_said_first(tmp_path: Path) -> None:
-    text = f"{TUNE}batch_size: 2\nepochs: 1\nmax_steps_per_epoch: 20\n"
-    assert "max_steps_per_epoch 20" in warnings(job(tmp_path / "a.yaml", text))
+def test_epochs_of_torchtune_end_after_the_steps_that_the_file_says(tmp_path: Path) -> None:
+    text = f"{TUNE}batch_size: 2\nepochs: 3\nmax_steps_per_epoch: 20\n"
+    found = job(tmp_path / "a.yaml", text)
+    assert (found.steps, today(found).checkpoint_every_steps) == (60, 20)
+    more = job(tmp_path / "a.yaml", text.replace("20", "600"))  # than the rows make
+    assert (more.steps, more.epochs, today(more).checkpoint_every_steps) == (1500, 3.0, 500)
+
+
+def test_a_model_of_somebodys_own_in_torchtunes_file_is_said_first(tmp_path: Path) -> None:
+    text = f"{TUNE}batch_size: 2\nepochs: 1\n".replace("torchtune.models", "mine.models")
+    assert "no model of torchtune's" in warnings(job(tmp_path / "a.yaml", text))
 
 
 def test_a_config_of_torchtune_without_steps_trains_nothing(tmp_path: Path) -> None:

@@ -232,7 +232,11 @@ class _Scan:
         elif kind in {"ScalarEvent", "MappingStartEvent", "SequenceStartEvent"}:
             if stack and stack[-1].awaits_key and kind != "ScalarEvent":
                 msg = f"{place}: a key is a list or a mapping, and it must be text"
-                raise InputError(msg, "write one word in front of the colon")
+                filled = kind == "MappingStartEvent" and event.flow_style
+                hint = (
+                    "of a template ({{...}}) give the file that is made of it; " if filled else ""
+                )
+                raise InputError(msg, f"{hint}write one word in front of the colon")
             path = stack[-1].next_path(event) if stack else ()
             self.lines.setdefault(path, line)
             if kind != "ScalarEvent":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.beside import near_file
+from autotune.app.job.caps import cap_rows, cap_steps
 from autotune.app.job.file import Document
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_targets
@@ -60,6 +61,8 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     values = parsed.values
     add_stated(values, overrides, name)
     _name_rows(parsed, values, overrides)
+    cap_rows(parsed, values, overrides)
+    cap_steps(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
     _ask_for(parsed, overrides, origin)
     _name_base(parsed, overrides, name)
@@ -71,6 +74,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     leave_uncounted(parsed, devices)
     parsed.uncounted = together(parsed.uncounted)
     _split_total(parsed, devices)
+    cap_steps(parsed, values, overrides, batch)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)
     every = parsed.knobs.get("checkpoint_every_steps")
@@ -159,9 +163,12 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
 
 
 def _possible(parsed: Parsed, devices: int) -> dict[str, Any]:
-    """Today's knobs; a sharding of several devices means nothing on one."""
+    """Today's knobs; on one device a sharding only says what offloads the optimizer."""
     knobs = dict(parsed.meaning)
-    if devices == 1 or knobs.get("sharding") == "none":
+    offloads = knobs.get(OFFLOAD) == "optimizer" and knobs.get("sharding") in ZERO_STAGE
+    if devices == 1 and offloads:
+        knobs["sharding"] = "zero2"  # one device has nothing to gather, whatever the stage
+    elif devices == 1 or knobs.get("sharding") == "none":
         knobs.pop("sharding", None)
     return knobs
 

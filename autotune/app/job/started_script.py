@@ -91,8 +91,10 @@ def script_of(parsed: Command, path: Path | None) -> Path | None:
     near = path or Path("command")
     named = re.sub(r"^(\$\{?\w+\}?/)+", "", named)  # a folder of the script's own
     found = near_file(named, near) if named else None
-    if found is None and named.startswith("/"):  # of a container, whose folder is this one
-        found = near_file(Path(named).name, near)
+    if named.startswith("/"):  # of a container or another machine, whose folder is this one
+        parts = Path(named).parts[1:]
+        ends = ("/".join(parts[at:]) for at in range(len(parts)))
+        found = found or next((f for end in ends if (f := near_file(end, near))), None)
     return found
 
 

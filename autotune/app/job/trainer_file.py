@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.job.beside import near_file, read_beside
 from autotune.app.job.file import Document, document_of, read_document, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
+from autotune.app.job.launched import (
+    hosts_beside,
+    launch_unsaid,
+    note_away,
+    read_abbreviated,
+)
 from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.app.job.python_script import python_document
 from autotune.app.job.started_script import (
@@ -198,12 +204,14 @@ def command_document(
         aim = aim_of(dialect.name, parsed.values)
         aim = settled(aim, name, overrides.priced_as, parsed.values)
     values = joined(parsed.values, script) if script else parsed.values
-    made = dialect.read(values, name)
+    made, values = read_abbreviated(dialect, values, name, script.options if script else None)
     take_aim(made, aim)
     made.uncounted += _unread_of(parsed)
     if script is not None:
         keep_unsaid(made, script, parsed.values)
         note_script(made, script, parsed.values)
+    elif path:
+        note_away(made, parsed, path)
     _add_launcher(made, parsed, name, path or Path("command"), values, overrides)
     syntax, kept = "shell" if path else "args", tuple(sorted(made.kept)) if script else ()
     origin = Origin(
@@ -320,14 +328,11 @@ def _add_launcher(
         launched_with,
         processes_of,
         slurm_devices,
-        unknown_nodes,
         visible_devices,
     )
 
-    made.devices = processes_of(parsed) or made.devices  # of litgpt, the file says it
-    if nodes := unknown_nodes(parsed):
-        why = "nothing here says how many machines: one is counted, and its batch; write the number"
-        made.uncounted.append(Uncounted("machines", nodes, why, 0.0, 0.0))
+    made.devices = hosts_beside(made, parsed, path) or processes_of(parsed) or made.devices
+    made.uncounted += launch_unsaid(parsed)
     launched = launched_with(parsed)
     if launched:
         add_accelerate(made, launched, f"{name}: accelerate launch")

@@ -23,6 +23,18 @@ def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:
         parsed.part("data", held_out=stated)
 
 
+# What programs call the most rows that they take of a data set. Source: transformers 5.23
+# examples/pytorch/language-modeling/run_clm.py; llamafactory 0.9.5 hparams/data_args.py.
+AT_MOST = ("max_train_samples", "max_samples", "num_train_samples")
+
+
+def read_rows_at_most(keys: Keys, parsed: Parsed, *names: str) -> None:
+    """The most rows of each data set, where one number says it; lists stay unread."""
+    stated = next((keys.at(name) for name in names if keys.at(name) is not None), None)
+    if str(stated).isdecimal() and int(str(stated)[:12]) > 0:
+        parsed.rows_at_most = keys.whole(*names)
+
+
 def _evaluate_by_share(parsed: Parsed, share: float) -> int | None:
     """`eval_steps: 0.1`: ten evaluations over the whole run; how many steps apart, if known."""
     train = parsed.values.get("train", {})
@@ -34,15 +46,23 @@ def _evaluate_by_share(parsed: Parsed, share: float) -> int | None:
     return None
 
 
+# The program is the trainer's own, so that nothing but the file switches evaluations on.
+_OFF_UNLESS_STATED = {"llamafactory"}
+
+
 def read_evaluation(keys: Keys, parsed: Parsed) -> None:
-    """Evaluations, of rows that are held out; of others the arguments do not say how many."""
+    """Evaluations, of rows that are held out; of others the arguments do not say how many.
+
+    A program of people's own may compute the strategy: its steps say enough.
+    """
     strategy = keys.word("eval_strategy", "evaluation_strategy")
     every = keys.number("eval_steps", low=-1)
     batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
     first = keys.switch("eval_on_start")
     keys.get("do_eval")
     keys.get("do_train")
-    if strategy in {"steps", "epoch"} or (strategy is None and every and every > 0):
+    implied = strategy is None and every and every > 0
+    if strategy in {"steps", "epoch"} or (implied and parsed.trainer not in _OFF_UNLESS_STATED):
         whole = int(every) if every and every >= 1 and strategy != "epoch" else None
         parsed.evaluations_per_epoch = 1.0 if strategy == "epoch" else None
         if every and 0 < every < 1 and strategy != "epoch":

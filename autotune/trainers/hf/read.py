@@ -14,7 +14,13 @@ from autotune.domain.config import NEVER_STEPS, hub_attention
 from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter
-from autotune.trainers.hf.evaluation import HELD_OUT, read_evaluation, read_held_out
+from autotune.trainers.hf.evaluation import (
+    AT_MOST,
+    HELD_OUT,
+    read_evaluation,
+    read_held_out,
+    read_rows_at_most,
+)
 from autotune.trainers.hf.keys import (
     ATTENTION,
     BY_SCRIPT,
@@ -77,6 +83,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     keys.get("deepspeed")
     _read_own_flags(keys, parsed)
     read_held_out(keys, parsed, *HELD_OUT)
+    read_rows_at_most(keys, parsed, *AT_MOST)
     read_shared(keys, parsed)
     read_words(keys, parsed, "packing")
     if "packing" not in parsed.knobs and keys.switch(*OWN_FLAGS["packing"]):

@@ -48,7 +48,7 @@ def add_accelerate(parsed: Parsed, values: Mapping[str, Any], name: str) -> None
     kind = (keys.word("distributed_type") or "").upper()
     precision = keys.get("mixed_precision")
     if isinstance(precision, str) and precision in {"bf16", "fp16", "fp8"}:
-        _agree_knob(parsed, "precision", precision, f"{name}: mixed_precision")
+        _take_precision(parsed, precision, f"{name}: mixed_precision")
     if kind == "FSDP":
         _agree_knob(parsed, "sharding", "fsdp", f"{name}: distributed_type")
         if keys.switch("fsdp_config.fsdp_activation_checkpointing"):
@@ -157,6 +157,19 @@ def _agree_count(parsed: Parsed, knob: str, keys: Keys, key: str) -> None:
         raise InputError(msg, f'state it in the trainer\'s file, or write "auto" in {keys.name}')
     if value is not None:
         _agree_knob(parsed, knob, value, f"{keys.name}: {key}")
+
+
+def _take_precision(parsed: Parsed, stated: str, where: str) -> None:
+    """Accelerate's precision, where the trainer's file does not say bf16 or fp16 itself.
+
+    Source: transformers 5.23 training_args.py __post_init__, which sets ACCELERATE_MIXED_PRECISION
+    anew.
+    """
+    own = parsed.knobs.get("precision")
+    if parsed.mixed and own in {"bf16", "fp16"} and own != stated:
+        parsed.note(where, stated, f"the trainer's file says {own}, which is what counts")
+        return
+    _agree_knob(parsed, "precision", stated, where)
 
 
 def _agree_knob(parsed: Parsed, knob: str, value: int | str, where: str) -> None:

@@ -59,7 +59,9 @@ def processes_of(command: Command) -> int | None:
         value = command.launcher.get(name)
         if value is None:
             continue
-        if name in _PER_NODE and str(value) in _EVERY and _nodes(command) == 1:
+        computed = str(value).startswith("$") and visible_devices(command) is not None
+        unsaid = computed or str(value) in _EVERY
+        if name in _PER_NODE and unsaid and _nodes(command) == 1:
             return visible_devices(command)
         each = _count(name, value)
         return each * _nodes(command) if name in _PER_NODE else each

@@ -22,7 +22,7 @@ from autotune.trainers.hf.adapter import (
     read_variant,
     variant_keys,
 )
-from autotune.trainers.hf.evaluation import read_held_out
+from autotune.trainers.hf.evaluation import read_held_out, read_rows_at_most
 from autotune.trainers.hf.keys import FULL, LIGER, spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import trainer_notes
@@ -180,6 +180,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_words(keys, parsed, "activation_checkpointing", own=WORDS)
     parsed.reentrant = keys.switch("use_reentrant_gc")
     read_held_out(keys, parsed, "val_size")
+    read_rows_at_most(keys, parsed, "max_samples")
     workers = keys.whole("ray_num_workers", low=1)
     if workers is not None and workers > 1:
         parsed.devices = workers  # Ray starts one process a worker, each on its own device
@@ -239,14 +240,15 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     )  # fmt: skip
 
 
-_SIDES = ("max_source_length", "max_target_length")  # of versions before 0.2, in place of one
+# Of versions before 0.2, in place of one length; each 512 where it is not stated.
+_SIDES, _SIDE = ("max_source_length", "max_target_length"), 512
 
 
 def _read_data(keys: Keys, parsed: Parsed) -> None:
     length = keys.whole("cutoff_len", low=1)
     source, target = (keys.whole(name, low=1) for name in _SIDES)
-    if length is None and source is not None and target is not None:
-        length = source + target
+    if length is None and (source or target):
+        length = (source or _SIDE) + (target or _SIDE)
     if length is None:
         why = "cutoff_len is not in the file; LLaMA-Factory's default"
         parsed.note("data.max_length", _CUTOFF, why)

@@ -16,12 +16,14 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
+from autotune.trainers.syntax.shell_arrays import USED
 from autotune.trainers.syntax.shell_sums import computed_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.trainers.contract import Changes
+    from autotune.trainers.syntax.shell_arrays import Array
 
 _TOKEN = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*)
@@ -92,19 +94,23 @@ _CLASS = "data"  # litgpt's: a class, or a mapping with its class_path
 
 
 def parse_command(
-    text: str, names: Mapping[str, str] | None = None, *, bare: bool = False
-) -> Command:
-    """The command as typed; `names` are the shell's variables, put in where they stand.
+    text: str, names: Mapping[str, str] | None = None, *, bare: bool = False,
+    arrays: Mapping[str, Array] | None = None,
+) -> Command:  # fmt: skip
+    """The command as typed; `names` and `arrays` are the shell's, put in where they stand.
 
     Raises InputError for a command without flags, or a flag twice. bare: a program may have none.
     """
-    put = names or {}
-    tokens = [each for token in _the_command(_tokens(text)) for each in _named(token, text, put)]
+    put, lists = names or {}, arrays or {}
+    command = _the_command(_tokens(text), lists)
+    tokens = [each for token in command for each in _named(token, text, put, lists)]
     assigned = 0
     while assigned < len(tokens) and ASSIGNED.fullmatch(tokens[assigned].text):
         assigned += 1
     made = Command(environment=dict(names or {}), end=tokens[-1].end if tokens else 0)
     made.slips = len(_SLIP.findall(text))
+    used = [match for match in map(USED.fullmatch, (token.text for token in command)) if match]
+    made.unknown = [m[0] for m in used if m["name"] in lists and lists[m["name"]].is_open]
     for token in tokens[:assigned]:
         name, _, value = token.text.partition("=")
         made.environment[name] = value
@@ -152,7 +158,7 @@ def _script_at(tokens: list[_Token]) -> int:
     return first - 1
 
 
-def _the_command(tokens: list[_Token]) -> list[_Token]:
+def _the_command(tokens: list[_Token], arrays: Mapping[str, Array]) -> list[_Token]:
     """Of several commands in a row the one that trains, without what it redirects."""
     parts: list[list[_Token]] = [[]]
     redirected = False
@@ -165,17 +171,30 @@ def _the_command(tokens: list[_Token]) -> list[_Token]:
             redirected = False
         else:
             parts[-1].append(token)
-    sized = [part for part in parts if any(re.match(SIZED, token.text) for token in part)]
+    sized = [part for part in parts if any(_is_sized(token, arrays) for token in part)]
     flagged = [part for part in parts if any(token.text.startswith("--") for token in part)]
     filed = [part for part in parts if any(CONFIG.fullmatch(token.text) for token in part)]
     return next(iter([*sized, *filed, *flagged, *parts]), [])
 
 
-def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
+def _is_sized(token: _Token, arrays: Mapping[str, Array]) -> bool:
+    used = USED.fullmatch(token.text)
+    held = arrays[used["name"]].text if used and used["name"] in arrays else ""
+    return bool(re.match(SIZED, token.text) or re.search(SIZED, held))
+
+
+def _named(
+    token: _Token, text: str, names: Mapping[str, str], arrays: Mapping[str, Array]
+) -> list[_Token]:
     """The token with the shell's variables put in; single quotes keep them out.
 
-    A variable by itself, without quotes, is as many words as its text has.
+    A variable by itself, without quotes, is as many words as its text has; so is an array.
     """
+    used = USED.fullmatch(token.text)
+    if used and used["name"] in arrays:
+        typed = _tokens(arrays[used["name"]].text)
+        inner = [each for word in typed for each in _named(word, "", names, {})]
+        return [replace(token, text=each.text, held=True) for each in inner]
     quote = text[token.begin : token.begin + 1]
     if "$" not in token.text or quote == "'":
         return [token]
@@ -196,11 +215,14 @@ def _named(token: _Token, text: str, names: Mapping[str, str]) -> list[_Token]:
     return [replace(token, text=word, held=True) for word in words]
 
 
-def rewrite_command(text: str, changes: Changes, names: Mapping[str, str] | None = None) -> str:
+def rewrite_command(
+    text: str, changes: Changes, names: Mapping[str, str] | None = None,
+    arrays: Mapping[str, Array] | None = None,
+) -> str:  # fmt: skip
     """The command with those flags changed, added at the end, or taken out."""
     for dotted, value in changes.items():
         name, _, inner = dotted.partition(".")
-        command = parse_command(text, names, bare=True)
+        command = parse_command(text, names, bare=True, arrays=arrays)
         flat = any(flag.startswith(f"{name}.") for flag in command.spans)
         if inner and flat:
             text = _replace(text, command, dotted, value)

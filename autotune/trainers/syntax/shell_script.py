@@ -23,7 +23,8 @@ from autotune.trainers.syntax.command_line import (
     parse_command,
     rewrite_command,
 )
-from autotune.trainers.syntax.shell_sums import computed_text
+from autotune.trainers.syntax.shell_arrays import array_spans, shell_arrays, with_arrays
+from autotune.trainers.syntax.shell_sums import COUNTED_WORDS, computed_text
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
@@ -37,7 +38,10 @@ _NO_START = re.compile(
     r"|\s*(\[|\.\s)"
 )
 # A program and the file of its settings.
-_BY_CONFIG = r"\.py\b.*--(config|config_path|cfg|train_args_file)[ =]"
+_BY_CONFIG = (
+    r"\.py\b.*--(config|config_path|cfg|train_args_file)[ =]"
+    rf"|{STARTS}.*\.py\s+(\\\n\s*)?[\w./-]+\.(ya?ml|json)(\s|$)"
+)
 # A program by itself, whose name says that it trains: what it trains then stands in it.
 _BY_NAME = STARTS + r".*\b\w*(train|sft|dpo|kto|orpo|tune|lora)\w*(\.py\b|\s|$)"
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
@@ -45,7 +49,7 @@ _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
 _LOOP = re.compile(
-    r"^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+-]+?)[ \t]*(?:;|$)", re.MULTILINE
+    r"""^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+"'-]+?)[ \t]*(?:;|$)""", re.MULTILINE
 )
 _POSITION = re.compile(r"\$\{\d+:-([^}$`]*)\}")  # ${2:-4}: the script's own default
 _TYPED = re.compile(r"\$(\d|@|\*|\{\d+\})")  # what the user types behind the script's name
@@ -60,7 +64,8 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     typed = [span for span in _spans(text, SIZED) if not _inside(span, held)]
     found = sorted([*typed, *(inner for _, inner in held)])
     if not found:
-        found = _spans(text, rf"\b(train|sft|\w*finetune\w*)\b.*{CONFIG.pattern}", put=True)
+        named = rf"(\b(train|sft|\w*finetune\w*)\b|\btune\s+run\b).*{CONFIG.pattern}"
+        found = _spans(text, named, put=True)
     found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
@@ -90,15 +95,17 @@ def _inside(span: tuple[int, int], held: list[tuple[tuple[int, int], tuple[int, 
 def _spans(text: str, pattern: str, *, put: bool = False) -> list[tuple[int, int]]:
     """put: what the script's variables hold stands in their place."""
     found, at = [], 0
-    names = shell_names(text) if put else {}
+    names, arrays, bound = shell_names(text) if put else {}, shell_arrays(text), array_spans(text)
     for block in _blocks(text):
         begin, at = at, at + len(block)
         whole = block.strip()
         kept = bool(ASSIGNED.fullmatch(whole) and WORD.fullmatch(whole))
         kept = kept or _LABEL.match(block) is not None or _starts_nothing(block)
-        if kept or block.lstrip().startswith("#"):
+        if kept or whole.startswith(("#", "--")):  # flags alone: their command is a comment
             continue
-        if re.search(pattern, _with_names(block, names), re.DOTALL):
+        if any(start <= begin < end for start, end in bound):
+            continue
+        if re.search(pattern, with_arrays(_with_names(block, names), arrays), re.DOTALL):
             found.append((begin, begin + len(block.rstrip())))
     return found
 
@@ -111,7 +118,10 @@ def _starts_nothing(block: str) -> bool:
 
 
 def _blocks(text: str) -> list[str]:
-    """The lines of a script; lines joined by a backslash are one, with a blank behind it too."""
+    """The lines of a script; lines joined by a backslash are one, with a blank behind it too.
+
+    A comment goes no further than its line.
+    """
     found: list[str] = []
     joined = False
     for line in text.splitlines(keepends=True):
@@ -119,7 +129,7 @@ def _blocks(text: str) -> list[str]:
             found[-1] += line
         else:
             found.append(line)
-        joined = line.rstrip().endswith("\\")
+        joined = line.rstrip().endswith("\\") and not found[-1].lstrip().startswith("#")
     return found
 
 
@@ -170,6 +180,8 @@ def _assigned(name: str, text: str) -> str:
     stripped = re.sub(r"\s+#.*", "", text.strip()).strip('"')
     if (computed := computed_text(stripped)) != stripped:
         return computed
+    if COUNTED_WORDS.fullmatch(stripped):
+        return stripped
     if stripped.startswith("$((") and stripped.endswith("))"):
         return stripped  # a sum of variables, which those before it are put into
     try:
@@ -184,9 +196,16 @@ def _assigned(name: str, text: str) -> str:
 
 def _looped(text: str) -> dict[str, list[str]]:
     """Variables of loops over words that stand there, and those words; each of one loop only."""
-    loops = [(match[1], match[2].split()) for match in _LOOP.finditer(text)]
+    loops = [(match[1], _words(match[2])) for match in _LOOP.finditer(text)]
     names = [name for name, _ in loops]
     return {name: words for name, words in loops if names.count(name) == 1}
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 class Launch(NamedTuple):
@@ -242,9 +261,12 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     every = launches(text, name)
     taken = every[launch]
     names = {**shell_names(text), **taken.looped}
-    found = parse_command(text[taken.begin : taken.end], names, bare=True)
+    typed = text[taken.begin : taken.end]
+    found = parse_command(typed, names, bare=True, arrays=shell_arrays(text))
     others = {each.line: None for each in every if each.begin != taken.begin}
-    if not re.search(SIZED, text[taken.begin : taken.end]):  # by a file: other programs name some
+    if not re.search(
+        SIZED, with_arrays(typed, shell_arrays(text))
+    ):  # by a file: other programs name some
         words = {each.line: _with_names(text[each.begin : each.end], names) for each in every}
         same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
         others = {line: None for line in others if line in same}
@@ -265,7 +287,7 @@ def _with_names(text: str, names: dict[str, str]) -> str:
 def rewrite_shell(text: str, changes: Changes, name: str, launch: int = 0) -> str:
     """The script with some flags of one of its launch commands changed."""
     begin, end = launches(text, name)[launch][:2]
-    changed = rewrite_command(text[begin:end], changes, shell_names(text))
+    changed = rewrite_command(text[begin:end], changes, shell_names(text), shell_arrays(text))
     quote = text[begin - 1 : begin]
     if quote in {'"', "'"} and changed.count(quote) > text[begin:end].count(quote):
         msg = f"{name}: its command is text in quotes, and {', '.join(changes)} needs quotes inside"

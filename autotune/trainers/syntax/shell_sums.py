@@ -22,6 +22,12 @@ _SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
 # How many devices there are, as scripts ask for it; torchrun's own word for all of them.
 _COUNTED = re.compile(r"\$\(.*\b(nvidia-smi\b.*\bwc -l|device_count\(\)).*\)", re.DOTALL)
 _ALL_DEVICES = "gpu"
+# How many words a list with commas has, as scripts count devices.
+COUNTED_WORDS = re.compile(
+    r"""\$\(\s*echo\s+["']?(?P<list>[^|"'\s]+)["']?\s*\|\s*(?:"""
+    r"""tr\s+["']?,["']?\s+["']?(?:\\n|\s)["']?\s*\|\s*wc\s+-[lw]"""
+    r"""|awk\s+-F\s*["']?,["']?\s+["']\{\s*print\s+NF\s*;?\s*\}["'])\s*\)"""
+)
 
 
 def computed_text(text: str, names: Mapping[str, str] | None = None) -> str:
@@ -31,6 +37,9 @@ def computed_text(text: str, names: Mapping[str, str] | None = None) -> str:
     """
     if _COUNTED.fullmatch(text):
         return _ALL_DEVICES
+    words = COUNTED_WORDS.fullmatch(text)
+    if words is not None and "$" not in words["list"]:
+        return str(len(words["list"].split(",")))
     found = _SUM.fullmatch(text)
     if found is None or len(text) > _LONGEST:
         return text
