@@ -10,7 +10,7 @@ import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
-from autotune.app.runs.user_file import patched
+from autotune.app.runs.user_file import SAME, patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 
@@ -177,7 +177,7 @@ def test_a_command_with_an_array_is_given_back_with_the_flag_behind_it(tmp_path:
     found = job(tmp_path / "run.sh", ARRAY)
     assert found.today is not None
     other = replace(found.today, micro_batch_size=2, gradient_accumulation_steps=16)
-    back = patched(found, found.offers[0], other).text
+    back = patched(SAME, found, found.offers[0], other).text
     assert '"${ARGS[@]}" --bf16 --per_device_train_batch_size 2' in back
     again = job(tmp_path / "again.sh", back).today
     assert again is not None

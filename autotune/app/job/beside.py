@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
+    from autotune.trainers.syntax.command_line import Command
 
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 _LONGEST_PATH = 1000
@@ -125,6 +126,38 @@ def _elsewhere(named: str, path: Path) -> Path | None:
     every = [root / place / name for root in roots for place in _PLACES]
     found = [each for each in every if name and "\0" not in name and each.is_file()]
     return found[0] if len({each.read_bytes() for each in found}) == 1 else None
+
+
+def hosts_beside(made: Parsed, parsed: Command, path: Path) -> int | None:
+    """How many processes `deepspeed --hostfile FILE` starts; None where that is not at hand."""
+    named = parsed.launcher.get("hostfile")
+    if not isinstance(named, str):
+        return None
+    near = near_file(named, path)
+    found = _slots(parsed, read_text(near)) if near else None
+    if found is not None:
+        made.note("devices", found, f"the slots of {named}")
+    elif near is None:
+        why = "no such file is found: the machines that it names are not counted, nor their batch"
+        made.uncounted.append(Uncounted("hostfile", named, why, 0.0, 0.0))
+    return found
+
+
+def _slots(parsed: Command, text: str) -> int | None:
+    """Processes on the machines of a hostfile, `NAME slots=8` each; None where flags choose others.
+
+    --num_nodes takes the first of them, and --num_gpus as many of each machine.
+    Source: deepspeed 0.19 launcher/runner.py.
+    """
+    slots = [
+        int(n) for n in re.findall(r"^\s*[^\s#]\S*\s+slots\s*=\s*(\d{1,4})", text, re.MULTILINE)
+    ]
+    nodes, each = (str(parsed.launcher.get(name, "-1")) for name in ("num_nodes", "num_gpus"))
+    plain = all(re.fullmatch(r"-1|[1-9]\d{0,3}", value) for value in (nodes, each))
+    if not slots or not plain or {"include", "exclude"} & set(parsed.launcher):
+        return None
+    taken = slots if nodes == "-1" else slots[: int(nodes)]
+    return sum(slot if each == "-1" else min(slot, int(each)) for slot in taken)
 
 
 def _take_by_name(parsed: Parsed, named: str, path: Path) -> None:

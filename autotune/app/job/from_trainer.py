@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.beside import near_file
-from autotune.app.job.caps import cap_rows, cap_steps
 from autotune.app.job.file import Document
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_targets
@@ -61,8 +60,8 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     values = parsed.values
     add_stated(values, overrides, name)
     _name_rows(parsed, values, overrides)
-    cap_rows(parsed, values, overrides)
-    cap_steps(parsed, values, overrides)
+    _cap_rows(parsed, values, overrides)
+    _cap_steps(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
     _ask_for(parsed, overrides, origin)
     _name_base(parsed, overrides, name)
@@ -74,7 +73,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     leave_uncounted(parsed, devices)
     parsed.uncounted = together(parsed.uncounted)
     _split_total(parsed, devices)
-    cap_steps(parsed, values, overrides, batch)
+    _cap_steps(parsed, values, overrides, batch)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)
     every = parsed.knobs.get("checkpoint_every_steps")
@@ -188,6 +187,45 @@ def _name_rows(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> 
         parsed.note("data.dataset", f"{listed}, not counted", f"{why}: --data FILE counts them")
     if not data:
         del values["data"]
+
+
+def _cap_rows(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
+    """No more rows than the file takes of each data set; `--set data.rows=N` is left as it is.
+
+    Rows that are counted out of a file stay: how long those are that it takes is not known.
+    """
+    most, data = parsed.rows_at_most, values.get("data", {})
+    if most is None or "rows" not in data or "data.rows" in overrides.set_values:
+        return
+    rows, sets = stated_rows(values, overrides), max(len(parsed.datasets), 1)
+    if rows > most * sets:
+        data["rows"] = most * sets
+        of = f"{most} of each of {sets} data sets" if sets > 1 else f"{most}"
+        parsed.note("data.rows", most * sets, f"the file takes {of} at most, of {rows}")
+
+
+def _cap_steps(
+    parsed: Parsed, values: dict[str, Any], overrides: Overrides, batch: int = 0
+) -> None:
+    """No more steps an epoch than the file has: a number of steps in place of the epochs.
+
+    batch: rows of a step; 0 where it is not known yet, and only a run without rows is cut.
+    """
+    most, train = parsed.steps_an_epoch, values.get("train", {})
+    given = {"train.steps", "train.epochs"} & set(overrides.set_values)
+    epochs = train.get("epochs")
+    if most is None or given or not isinstance(epochs, int | float):
+        return
+    rows = trained_rows(values, overrides)
+    if (rows and not batch) or (rows and math.ceil(rows / batch) <= most):
+        return
+    train["steps"] = max(1, int(epochs * most))
+    del train["epochs"]
+    parsed.note("train.steps", train["steps"], f"{most} an epoch at most, as the file says")
+    if parsed.saves_per_epoch:  # an epoch is that many steps
+        parsed.knobs["checkpoint_every_steps"] = max(1, int(most / parsed.saves_per_epoch))
+        parsed.knobs.setdefault("save_total_limit", max(1, math.ceil(epochs)))
+        parsed.saves_per_epoch = None
 
 
 def _found(name: str) -> PublishedDataset:

@@ -20,8 +20,12 @@ from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import OWN_LENGTH, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
+from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
     from autotune.trainers.syntax.python_source import Script
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 # How far what a script computes may move its run: an assumption, and wide.
 COMPUTED_SD = (0.25, 0.35)
 _OWN_LOOP_SD = (0.30, 0.30)  # and how far a loop of its own may lie from the Trainer's
+_SHORTEST = 5  # letters of an abbreviated flag
+# How far a run on the processor may lie from one on a device: as far as anything may.
+_HIDDEN_SD = (1.0, 0.7)
 # Of what a script computes, what moves time or memory far.
 FAR = {
     "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
@@ -253,3 +260,56 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
     if near is None:
         return InputError(msg, 'give the command itself: --from-args "python train.py --..."')
     return InputError(msg, f"it starts {near.name}: give that script as JOB, or its settings")
+
+
+def read_abbreviated(
+    dialect: Trainer, values: dict[str, Any], name: str, options: Collection[str] | None
+) -> tuple[Parsed, dict[str, Any]]:
+    """What flags say, also those that argparse completes: `--max_step` where one flag begins so.
+
+    options: flags that the script has itself, where it is at hand.
+    """
+    made = dialect.read(values, name)
+    schema, own = schema_of(dialect.name), set(options or ())
+    whole = {**values}
+    for flag in values:
+        near = [key for key in schema.keys if key.startswith(flag)]
+        whole_word = near[:1] and near[0][len(flag) :][:1] in {"", "_"}  # more likely its own
+        if len(flag) < _SHORTEST or len(near) != 1 or whole_word or flag in own:
+            continue
+        if near[0] in made.asked and near[0] not in values:
+            whole[near[0]] = whole.pop(flag)
+    if whole == values:
+        return made, values
+    made = dialect.read(whole, name)
+    listed = ", ".join(key for key in whole if key not in values)
+    made.note(f"{name}: abbreviated", listed, "as argparse completes the beginning of a flag")
+    return made, whole
+
+
+def note_away(made: Parsed, parsed: Command, path: Path) -> None:
+    """That a program of people's own is not here, which decides what no flag says."""
+    named = next((word for word in parsed.program if word.endswith(".py")), "")
+    if made.trainer in {"hf", "trl"} and named and script_of(parsed, path) is None:
+        why = "its own defaults, its adapters and its code are not in the price"
+        made.note(named, "not found", why)
+
+
+def launch_unsaid(parsed: Command) -> list[Uncounted]:
+    """What of the machines and devices nothing here says: how many, or that there is none."""
+    from autotune.trainers.launch.user_start import unknown_nodes, visible_devices
+
+    found = []
+    if nodes := unknown_nodes(parsed):
+        why = "nothing here says how many machines: one is counted, and its batch; write the number"
+        found.append(Uncounted("machines", nodes, why, 0.0, 0.0))
+    stated = [str(parsed.launcher.get(name, "")) for name in ("nproc_per_node", "num_processes")]
+    computed = next((value for value in stated if value.startswith("$")), "")
+    if computed and visible_devices(parsed):
+        why = "not computed: as many as CUDA_VISIBLE_DEVICES names are counted"
+        found.append(Uncounted("processes", computed, why, 0.0, 0.0))
+    visible = parsed.environment.get("CUDA_VISIBLE_DEVICES", "all")
+    if visible.strip("'\" ") in {"-1", ""}:
+        why = "hides every device: such a run is on the processor, and is priced on a device"
+        found.append(Uncounted("CUDA_VISIBLE_DEVICES", "-1", why, *_HIDDEN_SD))
+    return found

@@ -10,23 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.beside import near_file, read_beside
+from autotune.app.job.beside import hosts_beside, near_file, read_beside
 from autotune.app.job.file import Document, document_of, read_document, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
-from autotune.app.job.launched import (
-    hosts_beside,
-    launch_unsaid,
-    note_away,
-    read_abbreviated,
-)
 from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.app.job.python_script import python_document
 from autotune.app.job.started_script import (
     Started,
     joined,
     keep_unsaid,
+    launch_unsaid,
     no_flags,
+    note_away,
     note_script,
+    read_abbreviated,
     started,
 )
 from autotune.domain.errors import InputError
