@@ -182,7 +182,8 @@ def test_saves_by_the_epoch_stand_among_the_rows_that_are_counted(
 @pytest.mark.parametrize(("name", "text"), [
     ("axolotl.yml", "val_set_size: 0.2\nevals_per_epoch: 4\neval_on_start: true\n"),
     ("axolotl.yml", "val_set_size: 0.2\neval_steps: 200\neval_on_start: true\n"),
-    ("factory.yaml", "val_size: 0.2\neval_steps: 200\neval_on_start: true\nnum_train_epochs: 1\n"),
+    ("factory.yaml", ("val_size: 0.2\neval_strategy: steps\neval_steps: 200\neval_on_start: true\n"
+     "num_train_epochs: 1\n")),
     ("trl", " --test_split_size 0.2 --eval_steps 200 --eval_on_start --num_train_epochs 1"),
 ])  # fmt: skip
 def test_an_evaluation_before_the_first_step_is_one_more(

@@ -59,11 +59,6 @@ def test_flags_of_accelerate_launch_say_the_sharding(launcher: str, sharding: st
     assert job.today.sharding == sharding
 
 
-def test_accelerates_precision_against_the_scripts_is_refused() -> None:
-    said = refused(f"accelerate launch --mixed_precision fp16 {FLAGS} --bf16")
-    assert "precision is 'bf16' in the trl file, but 'fp16'" in said
-
-
 @pytest.mark.parametrize("typed", [
     "--gradient_accumulation_steps 2", "--gradient-accumulation-steps=2",
     "--gradient_accumulation_steps \\\n  2", "--gradient_accumulation_steps '2'",

@@ -1,6 +1,7 @@
 """Configs of accelerate and DeepSpeed beside a trainer's file: processes, precision, sharding.
 
-What both files state must agree: DeepSpeed and accelerate refuse to start where it does not.
+What both files state must agree: DeepSpeed and accelerate refuse to start where it does not. Of
+accelerate's precision the trainer's own comes first.
 Source: accelerate 1.15 commands/config, transformers 5.23 integrations/deepspeed.py.
 """
 
@@ -162,8 +163,8 @@ def _agree_count(parsed: Parsed, knob: str, keys: Keys, key: str) -> None:
 def _take_precision(parsed: Parsed, stated: str, where: str) -> None:
     """Accelerate's precision, where the trainer's file does not say bf16 or fp16 itself.
 
-    Source: transformers 5.23 training_args.py __post_init__, which sets ACCELERATE_MIXED_PRECISION
-    anew.
+    Source: transformers 5.23 training_args.py __post_init__: bf16 and fp16 come before accelerate's
+    ACCELERATE_MIXED_PRECISION.
     """
     own = parsed.knobs.get("precision")
     if parsed.mixed and own in {"bf16", "fp16"} and own != stated:
