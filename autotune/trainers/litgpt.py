@@ -16,7 +16,7 @@ from autotune.trainers.contract import JOB_KEYS, Export, Trainer
 from autotune.trainers.hf.adapter import fill_adapter
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.read import HF_DEFAULTS, read_words
-from autotune.trainers.launch.run_script import trainer_sh
+from autotune.trainers.launch.run_script import file_and_start
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest, schema_of
 from autotune.trainers.words import Word, say
@@ -131,10 +131,7 @@ class LitGpt(Trainer):
             done["sharding"] = "fsdp"
         beside = {"sharding"} if plan.config.sharding == "none" else set[str]()
         values, notes = with_knobs(_contract(plan), plan, self, done, beside)
-        files = {
-            self.file: as_yaml(values),
-            "run.sh": trainer_sh(plan, self.commands(plan, self.file), [self.file]),
-        }
+        files = file_and_start(self, plan, as_yaml(values))
         return Export(files, (*notes, *_notes(plan)))
 
 

@@ -36,7 +36,7 @@ from autotune.trainers.hf.read import (
     read_shared,
 )
 from autotune.trainers.hf.trl import LEARNING_RATE
-from autotune.trainers.launch.run_script import trainer_sh
+from autotune.trainers.launch.run_script import file_and_start
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest, schema_of
 from autotune.trainers.versions import show
@@ -134,11 +134,7 @@ class Unsloth(Trainer):
             arguments=_call(arguments, "    "), output=json.dumps(f"{plan.out_dir}/final"),
             resume=_resume(plan) if plan.may_be_interrupted else "",
         )  # fmt: skip
-        files = {
-            self.file: script,
-            "run.sh": trainer_sh(plan, self.commands(plan, self.file), [self.file]),
-        }
-        return Export(files, tuple(_notes(plan)))
+        return Export(file_and_start(self, plan, script), tuple(_notes(plan)))
 
 
 def _read_length(keys: Keys) -> int | None:

@@ -363,14 +363,34 @@ def test_what_llama_factory_wrote_is_read_with_its_yaml_and_the_machine_that_is_
     assert "hiyouga/LLaMA-Factory" in cells["source_repo"]
 
 
-def test_a_runtime_between_two_figures_is_one_run_in_whatever_width_a_logger_keeps_it() -> None:
+@pytest.mark.parametrize("runtime_s", [1.3255, 2.5055, 30.415, 30.425])
+def test_a_runtime_between_two_figures_is_one_run_in_whatever_width_a_logger_keeps_it(
+    runtime_s: float,
+) -> None:
+    """Whole, in 32 bits, and to four digits, as the line has it that the Trainer prints."""
     found = _read(FACTORY)
     ids = set()
-    for runtime_s in (30.415, float(np.float32(30.415))):
-        results = {**found.results, "train_runtime": runtime_s}
+    for kept in (runtime_s, float(np.float32(runtime_s)), float(f"{runtime_s:.4g}")):
+        results = {**found.results, "train_runtime": kept}
         ids.add(past_run(replace(found, results=results), named_machine("cpu")).id)
-    assert f"{30.415:.4g}" != f"{float(np.float32(30.415)):.4g}"
     assert len(ids) == 1
+
+
+def test_a_rate_of_three_decimals_makes_a_slow_run_no_resumed_one() -> None:
+    """0.003 steps a second are 290 s a step as well as 390 s: 290 s were taken for 331 s."""
+    found = _read(FACTORY)
+
+    def step_s(steps: int, each_s: float) -> float:
+        rates = {"train_steps_per_second": round(1 / each_s, 3),
+                 "train_samples_per_second": 8 / each_s}  # fmt: skip
+        results = {**found.results, **rates, "train_runtime": steps * each_s}
+        run = past_run(replace(found, results=results, log=None), named_machine("cpu"))
+        return float(run.cells["step_time_s"])
+
+    assert found.steps == 80
+    for each_s in (290.0, 390.0, 650.0):
+        assert step_s(80, each_s) == pytest.approx(each_s)
+    assert step_s(40, 40.0) == pytest.approx(40.0), "the 40 steps since it was resumed"
 
 
 @pytest.mark.parametrize("torn", [0.3, 0.7, 0.98])

@@ -92,7 +92,7 @@ def test_a_relative_folder_and_a_relative_python_path_reach_the_worker_whole(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "mine")
-    place = Place(cpu(), Path("my runs ü/probing"), 30.0, (str(worker), "good"), sys.executable)
+    place = Place(cpu(), Path("my runs ü/probing"), 300.0, (str(worker), "good"), sys.executable)
     record = Runner(place).run(request_body, config.as_dict())
     assert record.status == "ok", record.message
 

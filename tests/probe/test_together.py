@@ -153,7 +153,7 @@ def test_a_follower_runs_its_own_command_once_a_probe_ends_it_with_the_folder_an
         until(lambda: ran.exists() and name in ran.read_text())  # noqa: B023 - called at once
     (folder / together.CALLED).unlink()
     (tmp_path / MACHINES / OVER).write_text("enough")
-    thread.join(120)
+    thread.join(600)
     assert ended == ["enough"], "the one that hangs was ended with its folder"
     assert not list((tmp_path / MACHINES).glob("*.beat"))
 
@@ -281,7 +281,7 @@ def test_tune_on_two_machines_that_meet_on_loopback_answers_with_what_both_ran(
     head = head_of(run)
     other = begun(tmp_path / "two", "worker", str(run))
     try:
-        codes = (head.wait(900), other.wait(60))
+        codes = (head.wait(900), other.wait(300))
     finally:
         for process in (head, other):
             process.kill()

@@ -25,6 +25,7 @@ from autotune.domain.units import HOUR_S
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, PastRun, identity_of
 from autotune.evidence.log.run_log import speed_of
+from autotune.evidence.log.trainer_state import HALF_DIGIT, PART_OF_RUN
 from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.training import model_targets
 from autotune.frozen import dataclass
@@ -92,7 +93,7 @@ def _by_runtime(found: Found, parsed: Parsed, runtime: float, steps: int) -> Tim
     rate = found.results.get("train_steps_per_second")
     covered = steps
     notes = []
-    if rate is not None and 0 < rate * runtime < 0.9 * steps:
+    if rate is not None and (rate + HALF_DIGIT) * runtime < PART_OF_RUN * steps:
         covered = max(round(rate * runtime), 1)
         notes.append(f"resumed: its runtime covers {covered} of {steps} steps")
     log = found.log
@@ -272,11 +273,13 @@ def _notes(found: Found, timed: Timed, notes: tuple[str, ...]) -> str:
 def _content(found: Found, timed: Timed) -> str:
     """The run by its figures: two loggers of one training print the same runtime and steps.
 
-    TensorBoard keeps it in 32 bits, which moves a tie to the other side.
+    TensorBoard keeps it in 32 bits, which moves a tie to the other side; with the four decimals
+    that the Trainer gives it, it rounds as the line does that the Trainer prints.
     """
     if found.runtime_s:
         steps = found.steps or timed.steps  # a slope leaves the first ones out
-        return identity_of("runtime", steps, f"{float(np.float32(found.runtime_s)):.4g}")
+        runtime_s = round(float(np.float32(found.runtime_s)), 4)
+        return identity_of("runtime", steps, f"{runtime_s:.4g}")
     return identity_of("slope", found.source, timed.steps, f"{timed.step_s:.4g}", sorted(NOISE))
 
 

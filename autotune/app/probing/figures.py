@@ -1,14 +1,11 @@
 """A probe's record as the search, the bill and the reader want it: its figures, a line of each.
 
-Of several probes of one configuration: which are believed, and whether another one is needed. A
-measurement that other programs disturbed, or that the cost model finds hard to believe, is made
-again before it is taken as a fact.
+Several probes of one configuration: `several_runs`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +13,9 @@ from autotune.app.probing.plan import IMPORT_S, depths_of
 from autotune.domain.answer.limits import odds
 from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
 from autotune.domain.observation import value_of
-from autotune.domain.outcome import Z90
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.probe.outcomes import BROKEN, INTERRUPTED, MAKE_ROOM, NO_ROOM
-from autotune.probe.record import ProbeRecord, config_of, observations
-from autotune.search.posterior.repeats import Z999, Run, believed
+from autotune.probe.record import ProbeRecord, observations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -87,68 +82,7 @@ def noise_of(record: ProbeRecord) -> dict[str, float]:
     return {name: sd for name, sd in found.items() if math.isfinite(sd) and sd > 0}
 
 
-def merged(records: list[ProbeRecord]) -> ProbeRecord:
-    """One record of all probes of one configuration: mean times of those that are believed.
-
-    The largest memory of all. `seen` of its step: the least and the most seconds that what was seen
-    leaves room for. It is disturbed where all of them were.
-    """
-    kept = believed_of(records)
-    last = kept[-1]
-    step = dict(last.result["step"])
-    for name in MEANS:
-        step[name] = sum(float(r.result["step"][name]) for r in kept) / len(kept)
-    step["seen"] = _seen(kept, records)
-    largest = max(records, key=lambda r: r.needed_bytes).result["memory"]
-    return replace(last, result={**last.result, "step": step, "memory": largest})
-
-
-def _seen(kept: list[ProbeRecord], records: list[ProbeRecord]) -> dict[str, float]:
-    """[s] of a step: what was seen and could not be explained by other programs.
-
-    A disturbed step may have been shorter by what disturbed it.
-    """
-    disturbed = all(record.disturbed for record in records)
-    pool = records if disturbed else [record for record in records if not record.disturbed]
-    steps = [float(record.result["step"]["step_s"]) for record in pool]
-    low = min(float(r.result["step"]["step_s"]) / r.slowdown for r in kept)
-    if disturbed:
-        steps += [
-            float(window["step_s"])
-            for record in pool
-            for window in record.result["step"].get("windows", ())
-        ]
-    return {"low_s": min(low, *steps), "high_s": max(steps)}
-
-
-MOST_REPEATS = 2  # probes of a configuration beyond its first, while the search goes on
-IN_VAIN = 3  # probes in a row that all were disturbed: another one would be as well
-HOPELESS = 6  # probes in a row that all were disturbed: nothing more is to be learned here
-LEAST_SD = 0.10  # of the log of measured over predicted: nobody's model is better
-BETWEEN_SD, BETWEEN_RUNS = 0.25, 2.0  # the same between configurations, before any is known
 CALM_SHARE, LEAST_CALM_S = 0.1, 30.0  # of the probe budget, for waiting until others are done
-
-
-def accumulation_of(record: ProbeRecord) -> int:
-    """Micro-steps of an optimizer step of the configuration that was probed."""
-    return int(record.config["gradient_accumulation_steps"])
-
-
-def run_of(record: ProbeRecord) -> Run:
-    """A probe's step as one measurement."""
-    step_s = max(record.step_s(accumulation_of(record)), 1e-12)
-    return Run(
-        math.log(step_s),
-        bool(record.disturbed),
-        record.step_log_sd,
-    )
-
-
-def believed_of(records: Sequence[ProbeRecord]) -> list[ProbeRecord]:
-    """Those of several probes of one configuration whose times count."""
-    pairs = [(record, run_of(record)) for record in records]
-    kept = believed([run for _, run in pairs])
-    return [record for record, run in pairs if run in kept]
 
 
 def told_by_a_worker(data: dict[str, Any]) -> ProbeRecord:
@@ -193,17 +127,6 @@ def keys_searched(records: Iterable[ProbeRecord]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def looks_of(records: Sequence[ProbeRecord]) -> tuple[int, int]:
-    """How often steps were looked at, and how often they were odd and nothing said why.
-
-    A calm probe that a quicker one of the same configuration overturned is one of those.
-    """
-    windows = [w for r in records for w in r.result["step"].get("windows") or [{}]]
-    calm = [record for record in records if not record.disturbed]
-    overturned = len(calm) - len(believed_of(calm)) if calm else 0
-    return len(windows), sum(bool(w.get("unexplained")) for w in windows) + overturned
-
-
 def pace_of(records: Sequence[ProbeRecord]) -> float:
     """Seconds of a probe over what was expected, so far."""
     ratios = [
@@ -212,92 +135,6 @@ def pace_of(records: Sequence[ProbeRecord]) -> float:
         if record.ok and record.predicted.get("probe_s", 0.0) > 0
     ]
     return median(ratios) if ratios else 1.0
-
-
-def repeats_said(records: Sequence[ProbeRecord]) -> list[str]:
-    """What calm probes of one configuration read, where it ran more than once.
-
-    One line for each that differs by more than runs of a machine do, and one for all others.
-    """
-    groups: dict[str, list[ProbeRecord]] = {}
-    for record in records:
-        if not record.disturbed:
-            groups.setdefault(record.key, []).append(record)
-    found, alike = [], []
-    for runs in (runs for runs in groups.values() if len(runs) > 1):
-        steps = sorted(record.step_s(accumulation_of(record)) for record in runs)
-        times = steps[-1] / max(steps[0], 1e-12)
-        if len(believed_of(runs)) == len(runs):
-            alike.append(times - 1.0)
-            continue
-        read = ", ".join(format_seconds(step_s) for step_s in steps)
-        found.append(
-            f"{len(runs)} undisturbed probes of {short(config_of(runs[0]))} read {read} a step, "
-            f"{times:.2g} times apart, and nothing says why: those near the quickest count"
-        )
-    if alike:
-        ran = "configuration" if len(alike) == 1 else "configurations"
-        found.append(
-            f"{len(alike)} {ran} ran more than once undisturbed: steps of the same differed by "
-            f"{max(alike):.1%} at most"
-        )
-    return found
-
-
-def surprise(record: ProbeRecord, others: Iterable[ProbeRecord]) -> str:
-    """Why a probe is further from its prediction than the model errs; empty where it is not.
-
-    others: probes of other configurations that are believed: how far they are off, it may be too.
-    """
-    predicted = record.predicted.get("whole_step_s", 0.0)
-    if predicted <= 0:
-        return ""
-    ratio, known = _log_ratio(record), [_log_ratio(other) for other in others]
-    centre = median(known) if known else 0.0
-    if abs(ratio - centre) <= Z999 * _usual(record, known):
-        return ""
-    what = "what other probes of this search suggest" if known else "the prediction"
-    return f"{math.exp(ratio - centre):.2g} times {what}"
-
-
-def _usual(record: ProbeRecord, known: Sequence[float]) -> float:
-    """Sd of log(measured / predicted): the model's own, or what is left of it once others ran.
-
-    Formula: (n0 s0^2 + sum of squared distances from the median) / (n0 + n - 1), as a variance.
-    """
-    low, high = (record.predicted.get(f"whole_step_{end}_s", 0.0) for end in ("p10", "p90"))
-    own = max(math.log(high / low) / (2.0 * Z90) if 0 < low < high else 0.0, LEAST_SD)
-    if not known:
-        return own
-    centre = median(known)
-    total = BETWEEN_RUNS * BETWEEN_SD**2 + sum((value - centre) ** 2 for value in known)
-    return min(own, max(math.sqrt(total / (BETWEEN_RUNS + len(known) - 1)), LEAST_SD))
-
-
-def _log_ratio(record: ProbeRecord) -> float:
-    predicted = max(record.predicted.get("whole_step_s", 0.0), 1e-12)
-    return run_of(record).log_value - math.log(predicted)
-
-
-def doubted(runs: Sequence[ProbeRecord], others: Sequence[ProbeRecord]) -> str:
-    """Why a configuration is to be probed once more; empty when what there is will do.
-
-    runs: its probes so far, the first one first; others: one believed probe of each other one.
-    """
-    if not runs or len(runs) > MOST_REPEATS:
-        return ""
-    kept = believed_of(runs)
-    if all(record.disturbed for record in runs):
-        return runs[-1].disturbed[0]
-    if len(kept) > 1:
-        return ""
-    return surprise(kept[0], others)
-
-
-def in_vain(records: Sequence[ProbeRecord], count: int = IN_VAIN) -> bool:
-    """Whether the last probes that ran were disturbed, all of them."""
-    last = [record for record in records if record.ok][-count:]
-    return len(last) == count and all(record.disturbed for record in last)
 
 
 def calm_s(records: Iterable[ProbeRecord], budget_s: float, most_s: float) -> float:

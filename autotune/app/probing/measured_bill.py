@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.app.probing.figures import is_measurement, merged
+from autotune.app.probing.figures import is_measurement
 from autotune.app.probing.plan import depths_of
+from autotune.app.probing.several_runs import merged
 from autotune.cost.constants import memory_constants
 from autotune.cost.spread.memory import surest
 from autotune.cost.time import checkpoint

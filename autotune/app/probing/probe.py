@@ -14,19 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.app.probing.figures import (
-    HOPELESS,
     ProbeProgress,
     aside_s,
     calm_s,
     check_ending,
-    doubted,
     figures_of,
-    in_vain,
     is_measurement,
     keys_searched,
     late,
-    looks_of,
-    merged,
     noise_of,
     pace_of,
     parts_of,
@@ -41,6 +36,14 @@ from autotune.app.probing.plan import (
     plan_probe,
     without_checkpoint,
 )
+from autotune.app.probing.several_runs import (
+    HOPELESS,
+    doubted,
+    in_vain,
+    looks_of,
+    merged,
+    until_it_fits,
+)
 from autotune.app.runs.folder import ANSWER_FILE
 from autotune.catalog.files import home_dir
 from autotune.domain.candidates import OFFER
@@ -48,7 +51,7 @@ from autotune.domain.units import HOUR_S, format_seconds
 from autotune.probe import device as devices
 from autotune.probe.memo import Memo, Unsupported
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
-from autotune.probe.record import NARROW_RUNS, PROBES_FILE, ProbeRecord, until_sure
+from autotune.probe.record import PROBES_FILE, ProbeRecord
 from autotune.probe.runner import Place, Runner
 from autotune.probe.session import CONFIRM, Session
 from autotune.probe.two_depth import run_two
@@ -145,8 +148,9 @@ class Prober:
             self._tell(index, found, predicted)
             return found
 
-        record = self._believable(plan, self._sure(plan, record, again), again)
-        return self._scored(index, predicted, record)
+        if not plan.two_depths:  # else no run came near the limit
+            record = until_it_fits(record, self._searching(plan.key), lambda: again("repeat"))
+        return self._scored(index, predicted, self._believable(plan, record, again))
 
     def _keep(self, record: ProbeRecord) -> None:
         self.memo.add(record)
@@ -198,20 +202,16 @@ class Prober:
         others = [row.record for row in self.rows.values() if row.record.key != plan.key]
         others = [other for other in others if not other.disturbed]
         while True:
-            runs = [r for r in self.known(plan.key) if r.role != "confirm"]
+            runs = self._searching(plan.key)
             ran = [r for r in runs if r.ok and is_measurement(r)]
             if not record.ok or not ran:
                 return record
             why = "" if runs[-1].fits is None else doubted(ran, others)
-            if (
-                not why
-                or (ran[-1].disturbed and in_vain(self.own[self._before :]))
-                or not self._affords(plan)
-            ):
-                return merged(ran)
-            with contextlib.suppress(StopSearch):
-                again("repeat", why)
-                continue
+            vain = ran[-1].disturbed and in_vain(self.own[self._before :])
+            if why and not vain and self._affords(plan):
+                with contextlib.suppress(StopSearch):
+                    again("repeat", why)
+                    continue
             return merged(ran)
 
     def _affords(self, plan: Plan) -> bool:
@@ -233,34 +233,19 @@ class Prober:
         """[s] a probe is expected to take now, at the pace of those so far."""
         return plan.seconds(first=not self._serving or role == CONFIRM) * self.pace
 
-    def _sure(
-        self, plan: Plan, first: ProbeRecord, again: Callable[[str], ProbeRecord]
-    ) -> ProbeRecord:
-        """Repeat a run that ended close to the limit; the answer is one that fitted, if any did."""
-        if plan.two_depths:  # no run came near the limit
-            return first
-        runs = [r for r in self.known(plan.key) if r.role != "confirm"]
-        most = NARROW_RUNS + 1 - len(runs)
-        with contextlib.suppress(StopSearch):  # what is known by then will do
-            for record in until_sure(first, lambda: again("repeat"), most):
-                runs.append(record)  # noqa: PERF402 - what ran before an exception counts
-        return next((record for record in runs if record.fits), first)
-
     def again(self, index: int, told: Sequence[str] = ()) -> Scored:
         """Run a candidate once more, in a fresh process, at full depth where it can be held.
 
         told: the probes of which the search has heard so far, empty for one that it does not name.
         Another that was recorded, and of which a killed search never heard, is the answer.
         """
-        predicted, ran = (
-            self.bill.estimate(index),
-            self.rows.get(index),
-        )  # whether the device can hold it, by what was measured of it
+        predicted, ran = self.bill.estimate(index), self.rows.get(index)
+        # Whether the device can hold it, by what was measured of it.
         fits = ran is not None and ran.row.memory_bytes.total <= self._limit(ran.row)
         plan = self._plan(predicted, full=fits, known_to_fit=fits)
-        known = [record for record in self.known(plan.key) if record.role == "confirm"]
+        known = [record for record in self.known(plan.key) if record.role == CONFIRM]
         untold = [record for record in known if record.digest not in told][told.count("") :]
-        record = untold[0] if untold else self._run(plan, predicted, "confirm")
+        record = untold[0] if untold else self._run(plan, predicted, CONFIRM)
         self._tell(index, record, predicted)
         return replace(self._scored(index, predicted, record), probe=record.digest)
 
@@ -309,6 +294,10 @@ class Prober:
         """This run's records of a probe; one that was interrupted says nothing."""
         return [r for r in self.memo.of_this_run(key) if r.status != INTERRUPTED]
 
+    def _searching(self, key: str) -> list[ProbeRecord]:
+        """Those of them that the search made, and not those of the pick at its end."""
+        return [record for record in self.known(key) if record.role != CONFIRM]
+
     def _run(self, plan: Plan, predicted: Estimated, role: str, why: str = "") -> ProbeRecord:
         if self.broken_in_a_row >= MOST_BROKEN:
             msg = f"the last {MOST_BROKEN} probes broke"
@@ -351,9 +340,8 @@ class Prober:
         if not record.ok or not is_measurement(record):
             return Scored(None, {}, fits=False, reason=f"{record.status}: {record.message}")
         row = measured_row(self.job, predicted, record, self.memo)
-        ran = [r for r in self.known(record.key) if r.ok and is_measurement(r)]
-        searched = [r for r in ran if r.role != "confirm"]
-        looks, odd = looks_of([record] if record.role == "confirm" else searched)
+        ran = [r for r in self._searching(record.key) if r.ok and is_measurement(r)]
+        looks, odd = looks_of([record] if record.role == CONFIRM else ran)
         over = row.memory_bytes.total / row.usable_bytes - 1.0
         fits = found is not None and found.fits and over <= 0
         return Scored(

@@ -13,15 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.probing.figures import (
-    accumulation_of,
-    believed_of,
-    is_measurement,
-    repeats_said,
-    run_of,
-)
+from autotune.app.probing.figures import is_measurement
 from autotune.app.probing.plan import depths_of, plan_probe
 from autotune.app.probing.probe import Prober
+from autotune.app.probing.several_runs import accumulation_of, believed_of, repeats_said, run_of
 from autotune.domain.answer.recommendation import Decisive, NoiseSeen
 from autotune.domain.errors import NoLocalDevice
 from autotune.domain.units import format_bytes, format_seconds

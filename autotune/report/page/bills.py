@@ -210,7 +210,7 @@ def choices_html(payload: RecommendationPayload) -> Markup:
     pick = payload.best
     if not pick:
         return Markup()
-    named = choices(payload)
+    named = _choices(payload, pick)
     if len(named) < 2:  # noqa: PLR2004 - one is no choice
         return Markup()
     limits = payload.job.limits
@@ -231,14 +231,12 @@ def choices_html(payload: RecommendationPayload) -> Markup:
     return tag("figure", tag("figcaption", _caption(limits, dollars=dollars)), table)
 
 
-def choices(payload: RecommendationPayload) -> list[tuple[str, Row]]:
+def _choices(payload: RecommendationPayload, pick: Row) -> list[tuple[str, Row]]:
     """The pick, today's config unless it is the pick, and the best others on the pick's machine.
 
     Those that keep the job's limits come first; other machines are a question of their own.
     """
-    pick, today = payload.best, payload.today
-    if not pick:
-        return []
+    today = payload.today
     named = [(PICK, pick)]
     if today and not _same(today, pick):
         named.append((TODAY, today))

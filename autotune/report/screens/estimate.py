@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Paragraph, Section
-from autotune.report.phrases import fit_phrase, memory_phrase, seconds_span, usd_span
+from autotune.report.phrases import seconds_span, usd_span
 from autotune.report.screens.infeasible import relaxed_sections, why_section
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
@@ -18,14 +18,12 @@ from autotune.report.screens.screen import (
     machine_phrase,
     next_section,
     screen_text,
-    settings_phrase,
     shortened,
     shows,
 )
-from autotune.report.screens.tune import bound_phrase
-from autotune.report.sections.answer import limit_blocks
+from autotune.report.screens.tune import bound_phrase, opening_blocks
 from autotune.report.sections.limits import claim_section
-from autotune.report.sections.unknown_lengths import lengths_open, open_blocks, range_phrase
+from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,15 +67,8 @@ def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:
     if lengths_open(payload.job):
         takes = f"{range_phrase(row, payload.short_rows, payload.job)},"
     lead = f"{name}: {takes}"
-    fits = f"{fit_phrase(row)}: {memory_phrase(row)}, at the longest batch."
-    blocks: list[Block] = [
-        Paragraph(f"{lead} on {machine_phrase(row)}.", "strong"),
-        *open_blocks(payload),
-        *limit_blocks(payload.limits, payload.job),
-        Paragraph(f"Settings: {settings_phrase(row.config, row.device_count)}."),
-        Paragraph(f"{fits[:1].upper()}{fits[1:]}", "plain" if row.verdict == "fits" else "bad"),
-        *decisive_blocks(payload),
-    ]
+    blocks = opening_blocks(payload, row, f"{lead} on {machine_phrase(row)}.")
+    blocks += decisive_blocks(payload)
     if shows(tight, until=5) and payload.shortfall is None:
         blocks.append(Paragraph(bound_phrase(row)))
     return blocks

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.answer.waterfall import WaterfallStep
     from autotune.report.layout.blocks import Block, Tone
-    from autotune.report.schema import RecommendationPayload, Row
+    from autotune.report.schema import EstimatePayload, RecommendationPayload, Row
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
 WHOLE_LABEL = 72  # of a label that may take two lines
@@ -94,24 +94,28 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
 def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Block]:
     name = shortened(payload.job.name, NAME)
     lead = f"{name}: run it on {machine_phrase(best)}. {takes_phrase(payload, best)}."
-    settings = settings_phrase(best.config, best.device_count)
-    blocks: list[Block] = [
-        Paragraph(lead, "strong"),
-        *open_blocks(payload),
-        *limit_blocks(payload.limits, payload.job),
-        *([Paragraph(why)] if (why := tiebreak_phrase(payload.tiebreak, best)) else []),
-        Paragraph(f"Settings: {settings}."),
-        Paragraph(
-            f"{sentence(fit_phrase(best))}: {memory_phrase(best)}, at the longest batch.",
-            "plain" if best.verdict == "fits" else "bad",
-        ),
-    ]
+    blocks = opening_blocks(payload, best, lead, tiebreak_phrase(payload.tiebreak, best))
     blocks += decisive_blocks(payload, SHORT if shows(tight, until=6) else ONE_LINE)
     blocks.append(Paragraph(_why(payload, best) if shows(tight, until=8) else bound_phrase(best)))
     tie = tie_phrase(payload)
     if tie and shows(tight, until=8):
         blocks.append(Paragraph(tie))
     return blocks
+
+
+def opening_blocks(
+    payload: RecommendationPayload | EstimatePayload, row: Row, lead: str, why: str = ""
+) -> list[Block]:
+    """The lead of a screen, then limits, why this machine, settings and whether they fit."""
+    fits = f"{sentence(fit_phrase(row))}: {memory_phrase(row)}, at the longest batch."
+    return [
+        Paragraph(lead, "strong"),
+        *open_blocks(payload),
+        *limit_blocks(payload.limits, payload.job),
+        *([Paragraph(why)] if why else []),
+        Paragraph(f"Settings: {settings_phrase(row.config, row.device_count)}."),
+        Paragraph(fits, "plain" if row.verdict == "fits" else "bad"),
+    ]
 
 
 def _why(payload: RecommendationPayload, best: Row) -> str:

@@ -48,7 +48,7 @@ from autotune.trainers.hf.read import (
     read_words,
 )
 from autotune.trainers.hf.trl import LEARNING_RATE
-from autotune.trainers.launch.run_script import prepares, trainer_sh
+from autotune.trainers.launch.run_script import file_and_start, prepares
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 from autotune.trainers.versions import show
@@ -314,10 +314,7 @@ class Axolotl(Trainer):
         files = deepspeed_file(plan, values)
         if plan.may_be_interrupted:
             values["auto_resume_from_checkpoints"] = True
-        files |= {
-            self.file: as_yaml(values),
-            "run.sh": trainer_sh(plan, self.commands(plan, self.file), [self.file]),
-        }
+        files |= file_and_start(self, plan, as_yaml(values))
         notes += trainer_notes(plan, self.name, evaluates=False, pads=True)
         return Export(files, tuple(notes))
 

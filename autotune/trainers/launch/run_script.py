@@ -26,7 +26,7 @@ from autotune.trainers.versions import ALLOC_CONF, EXPANDABLE_SEGMENTS, OLD_ALLO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autotune.trainers.contract import Plan
+    from autotune.trainers.contract import Plan, Trainer
 
 _HELP = {
     "MODEL": "model id or folder",
@@ -101,6 +101,12 @@ def started_by(typed: str, config: str) -> str:
     before, _, after = typed.partition(script)
     begin = before[: before.index(command.program[0])]  # NAME=VALUE in front of it
     return f"{begin}accelerate launch {config}{script}{after}"
+
+
+def file_and_start(trainer: Trainer, plan: Plan, text: str, launcher: str = "") -> dict[str, str]:
+    """A trainer's own file as it is written from nothing, and the run.sh beside it."""
+    commands = trainer.commands(plan, trainer.file, launcher)
+    return {trainer.file: text, "run.sh": trainer_sh(plan, commands, [trainer.file])}
 
 
 def trainer_sh(

@@ -36,7 +36,7 @@ from autotune.trainers.hf.read import (
     read_shared,
     read_words,
 )
-from autotune.trainers.launch.run_script import trainer_sh
+from autotune.trainers.launch.run_script import file_and_start
 from autotune.trainers.llamafactory.v1 import is_v1, read_v1, spell_v1
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
@@ -116,10 +116,7 @@ class LlamaFactory(Trainer):
             launcher = f"--config_file {_LAUNCHER_FILE} "
         if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
             values["enable_jit_checkpoint"] = True
-        files |= {
-            self.file: as_yaml(values),
-            "run.sh": trainer_sh(plan, self.commands(plan, self.file, launcher), [self.file]),
-        }
+        files |= file_and_start(self, plan, as_yaml(values), launcher)
         notes.append("template: default must be the one of your model")
         notes += trainer_notes(plan, self.name, evaluates=False, pads=False)
         return Export(files, tuple(notes))
