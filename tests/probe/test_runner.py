@@ -274,18 +274,17 @@ def test_ctrl_c_ends_the_worker_and_is_an_outcome(
     import json
 
     root = Path(__file__).parents[2]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         cwd=root,
-    )  # fmt: skip
-    process.stdin.write(json.dumps(request_body))
-    process.stdin.close()
-    pid = int(text_of(told))
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.read().strip() == "interrupted"
-    assert process.wait() == 0
-    assert not alive(pid)
-    process.stdout.close()
+    ) as process:  # fmt: skip
+        process.stdin.write(json.dumps(request_body))
+        process.stdin.close()
+        pid = int(text_of(told))
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read().strip() == "interrupted"
+        assert process.wait() == 0
+    until(lambda: not alive(pid), 120)  # killed is not yet gone, on a busy machine
 
 
 @pytest.mark.parametrize(
