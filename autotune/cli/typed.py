@@ -20,7 +20,7 @@ from autotune.domain.errors import InputError, close_matches, did_you_mean, unkn
 from autotune.domain.other_words import typed_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 # Options that say how an answer is printed or kept, not what is asked.
@@ -34,11 +34,14 @@ OF_ESTIMATE = frozenset({"--claim", "--full-trace", "--fidelity"})  # that a sea
 
 
 def asked(
-    context: typer.Context, but: frozenset[str] = frozenset(), *, knobs: bool = True
+    context: typer.Context,
+    but: frozenset[str] = frozenset(),
+    *,
+    knobs: Collection[str] = tuple(KNOBS),
 ) -> Asked:
     """The command with its arguments and options, those of `but` left out.
 
-    knobs: with what `--set` says of knobs; what it says of the job always stays.
+    knobs: those of which it keeps what `--set` says; what that says of the job always stays.
     """
     words = ["autotune", str(context.info_name)]
     for parameter in context.command.params:
@@ -49,9 +52,10 @@ def asked(
         if (ABOUT_THE_ANSWER | but).intersection(parameter.opts):
             continue
         value = context.params[name]
-        if "--set" in parameter.opts and not knobs:
+        if "--set" in parameter.opts:
+            left_out = set(KNOBS) - set(knobs)
             value = [
-                pair for pair in value if own_name(pair.partition("=")[0].strip()) not in KNOBS
+                pair for pair in value if own_name(pair.partition("=")[0].strip()) not in left_out
             ]
         words += _words(parameter, value)
     return Asked(tuple(words), str(Path.cwd()))

@@ -255,6 +255,8 @@ class Origin:
     uncounted: tuple[Uncounted, ...] = ()
     launch: int = field(default=0, metadata=LATER)  # of a script with several, from 0 on
     kept: tuple[str, ...] = field(default=(), metadata=LATER)  # knobs that it cannot be told
+    # knobs that the user states because the file computes them
+    told: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

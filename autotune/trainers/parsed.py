@@ -50,9 +50,11 @@ class Parsed:
     datasets: tuple[str, ...] = ()  # that the file names, by hub id or the trainer's own name
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model
     kept: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)  # knobs that the user states in its place
     asked: set[str] = field(default_factory=set)  # keys that decide something here
     hub_kernels: bool = False  # its attention is a kernel of the hub's, not a package's
     autocast: bool = False  # 16-bit compute on 32-bit weights, under a trainer that has both ways
+    plain: bool = False  # 16-bit compute without autocast, under a trainer that has it
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights

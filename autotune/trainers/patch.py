@@ -131,7 +131,7 @@ def _changes(
         spelled = dialect.spell(knob, value, target)
         if isinstance(spelled, str):
             notes.append(f"{dialect.title} cannot say {knob} {_text(value)}: {spelled}")
-        elif computed & {key.split(".")[0] for key in spelled}:
+        elif computed & {"**", *(key.split(".")[0] for key in spelled)}:
             notes.append(f"{knob} {_text(value)}: the file computes it; set it there yourself")
         else:
             changes |= spelled

@@ -122,9 +122,8 @@ def test_of_two_quantisations_in_front_of_the_training_none_is_taken(tmp_path: P
     assert "load_in_4bit computed" in warnings(found)
     late = "four = BitsAndBytesConfig(load_in_8bit=True)"  # loaded again, to be tried out
     first = "four = BitsAndBytesConfig(load_in_4bit=True)\nlora = LoraConfig(r=8)"
-    found = file(
-        tmp_path / "again.py", "from peft import LoraConfig\n" + SCRIPT % (first, "", late)
-    )
+    text = "from peft import LoraConfig\n" + SCRIPT % (first, "", late)
+    found = file(tmp_path / "again.py", text.replace('")', '", quantization_config=four)', 1))
     assert found.method.base == "nf4"
 
 
@@ -153,8 +152,9 @@ def test_a_base_in_few_bits_whose_adapters_are_not_in_the_script_is_asked_for(
     tmp_path: Path,
 ) -> None:
     four = "four = BitsAndBytesConfig(load_in_4bit=True)"
+    text = SCRIPT % (four, "", "")
     with pytest.raises(InputError, match="how it is trained"):
-        file(tmp_path / "train.py", SCRIPT % (four, "", ""))
+        file(tmp_path / "train.py", text.replace('")', '", quantization_config=four)', 1))
 
 
 def test_a_limit_of_minus_one_keeps_every_checkpoint(tmp_path: Path) -> None:

@@ -284,3 +284,88 @@ def test_the_block_of_a_data_set_is_its_length(tmp_path: Path) -> None:
     for place in ("BEFORE", "LOADED", "ADAPTED", "GIVEN", "PASSED"):
         text = text.replace(place, "")
     assert read(tmp_path / "train.py", text)[0].max_length == 128
+
+
+def test_a_script_that_hides_every_gpu_says_so(tmp_path: Path) -> None:
+    hidden = 'import os\nos.environ["CUDA_VISIBLE_DEVICES"] = "%s"'
+    for value, shown in (("-1", "-1"), ("", "empty")):
+        said = script(tmp_path, before=hidden % value, adapted=LORA % "")
+        assert f"CUDA_VISIBLE_DEVICES {shown}: the script hides every GPU" in said
+    assert "hides every GPU" not in script(tmp_path, before=hidden % "0", adapted=LORA % "")
+
+
+def test_a_reference_model_beside_adapters_is_said(tmp_path: Path) -> None:
+    pairs = SCRIPT.replace("Trainer(model=model,", "DPOTrainer(model, REF,").replace(
+        "transformers import AutoModelForCausalLM, Trainer",
+        "transformers import AutoModelForCausalLM",
+    )
+    given = pairs.replace("REF", 'AutoModelForCausalLM.from_pretrained("m")')
+    assert "ref_model AutoModelForCausalLM" in script(tmp_path, adapted=LORA % "", text=given)
+    for none in ("None", "ref_model=None"):
+        text = pairs.replace("REF", none)
+        assert "ref_model" not in script(tmp_path, adapted=LORA % "", text=text)
+    assert "its weights are held" not in script(tmp_path, text=given)  # in full, it is counted
+
+
+def test_a_script_for_tpus_says_so_and_one_that_can_do_without_them_does_not(
+    tmp_path: Path,
+) -> None:
+    for needs in ("import torch_xla", "from torch_xla import runtime"):
+        assert "torch_xla imported" in script(tmp_path, before=needs, adapted=LORA % "")
+    tried = "try:\n    import torch_xla\nexcept ImportError:\n    pass"
+    assert "torch_xla" not in script(tmp_path, before=tried, adapted=LORA % "")
+
+
+def test_a_file_that_starts_no_training_says_so(tmp_path: Path) -> None:
+    ends = SCRIPT[SCRIPT.index("trainer = ") :]
+    unstarted = SCRIPT.replace(", Trainer", "").replace(ends, "export(model, args)PASSED\n")
+    assert "train() not here" in script(tmp_path, adapted=LORA % "", text=unstarted)
+    for starts in (SCRIPT, SCRIPT.replace("trainer.train()", "begin(trainer)")):
+        assert "train() not here" not in script(tmp_path, adapted=LORA % "", text=starts)
+
+
+def test_a_computed_argument_that_splits_the_model_is_said(tmp_path: Path) -> None:
+    said = script(tmp_path, adapted=LORA % "", given=", parallelism_config=layout()")
+    assert "parallelism_config computed: splits sequences over devices" in said
+    assert "run_name" not in script(tmp_path, adapted=LORA % "", given=", run_name=named()")
+
+
+def test_bits_of_a_model_that_is_not_the_trained_one_are_not_its(tmp_path: Path) -> None:
+    """One file may train with adapters in 16 bit first, and in four bits after it."""
+    bits = "bits = BitsAndBytesConfig(load_in_4bit=True)\n"
+    second = bits + 'again = AutoModelForCausalLM.from_pretrained("m", quantization_config=bits)'
+    for place in ({"before": bits}, {"text": SCRIPT + second}):
+        text = str(place.get("text", SCRIPT))
+        before = str(place.get("before", ""))
+        for part, put in {"BEFORE": before, "LOADED": "", "ADAPTED": LORA % "", "GIVEN": "",
+                          "PASSED": ""}.items():  # fmt: skip
+            text = text.replace(part, put)
+        assert read(tmp_path / "train.py", text)[0].method.base == "16bit"
+    loaded = ", quantization_config=bits"
+    text = SCRIPT.replace("BEFORE", bits).replace("LOADED", loaded).replace("ADAPTED", LORA % "")
+    text = text.replace("GIVEN", "").replace("PASSED", "")
+    assert read(tmp_path / "train.py", text)[0].method.base == "nf4"
+
+
+def test_what_is_put_into_a_mapping_made_by_dict_is_seen(tmp_path: Path) -> None:
+    """`more = dict(r=8)`, and one entry set under a condition: the script decides that one."""
+    mapped = (
+        'more = dict(r=32, lora_alpha=16)\nif wide():\n    more["target_modules"] = ours()\n'
+        "model = get_peft_model(model, LoraConfig(**more))"
+    )
+    text = SCRIPT.replace("ADAPTED", mapped)
+    for part in ("BEFORE", "LOADED", "GIVEN", "PASSED"):
+        text = text.replace(part, "")
+    job, said = read(tmp_path / "train.py", text)
+    assert job.method.rank == 32
+    assert "lora_target_modules computed" in said
+    with pytest.raises(InputError, match="lora_r must be written out"):
+        read(tmp_path / "train.py", text.replace("r=32", "r=ours.rank"))
+
+
+def test_the_length_of_a_template_is_the_scripts(tmp_path: Path) -> None:
+    own = 'rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))'
+    text = SCRIPT.replace(own, "get_template(kind, tokenizer, max_length=768)")
+    for place in ("BEFORE", "LOADED", "ADAPTED", "GIVEN", "PASSED"):
+        text = text.replace(place, "")
+    assert read(tmp_path / "train.py", text)[0].max_length == 768

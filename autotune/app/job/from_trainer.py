@@ -104,6 +104,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         "path": str(whole(origin.path)) if origin.path else "",
         **({"launch": origin.launch} if origin.launch else {}),
         **({"kept": list(origin.kept)} if origin.kept else {}),
+        **({"told": sorted(parsed.told)} if parsed.told else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],
@@ -147,6 +148,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
     hints |= {name: "true" for name in SWITCHES if getattr(parsed, name, False)}
     hints |= {"reentrant": "false"} if parsed.reentrant is False else {}
+    hints |= {"autocast": "false"} if parsed.plain else {}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.job.beside import read_beside, settings_beside
+from autotune.app.job.computed import DECIDES, answer, refuse_computed, stand_in
 from autotune.app.job.from_trainer import completed
 from autotune.app.job.started_script import COMPUTED_SD, FAR
 from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.scope import aim_of, named_reward, settled, take_aim
+from autotune.trainers.unread import kind_of
 
 if TYPE_CHECKING:
     from autotune.app.job.file import Document
@@ -41,12 +43,7 @@ def python_document(
     """
     from autotune.trainers.launch.user_start import processes_of
     from autotune.trainers.syntax.python_settings import settings_files, tree_of
-    from autotune.trainers.syntax.python_source import (
-        DECIDES,
-        called,
-        parse_script,
-        refuse_computed,
-    )
+    from autotune.trainers.syntax.python_source import called, parse_script
 
     aim = aim_of("", {}, calls=called(text, name))
     if aim.said:
@@ -58,9 +55,12 @@ def python_document(
         aim = aim_of(script.trainer, script.values)
         aim = aim if aim.said else named_reward(name)
         aim = settled(aim, name, overrides.priced_as, script.values)
-    refuse_computed(script, name, loads=loads)
+    lost = set(script.computed)
+    answer(script, overrides)
+    refuse_computed(script, name, overrides, loads=loads)
     made = TRAINERS[script.trainer].read(script.values, Path(name).name)
     take_aim(made, aim)
+    stand_in(made, overrides, lost)
     if script.total:
         made.global_batch = made.batch_on(1)
     if script.again:
@@ -98,5 +98,9 @@ def _computed(script: Script, made: Parsed) -> list[Uncounted]:
     lost = [key for key in dict.fromkeys(script.computed) if key in (made.asked | FAR) - quiet]
     why = "not read, as the file is never executed"
     found = [Uncounted(key, "computed", why, *COMPUTED_SD) for key in lost if key in FAR]
+    for key in dict.fromkeys(script.computed):
+        kind = kind_of(key) if key not in lost else None
+        if kind is not None:
+            found.append(Uncounted(key, "computed", kind.does, kind.time_sd, kind.memory_sd))
     little = ", ".join(key for key in lost if key not in FAR)
     return [*found, Uncounted(little, "computed", why, *_LITTLE_SD)] if little else found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import near_file
+from autotune.app.job.computed import DECIDES, answer, refuse_computed, stand_in
 from autotune.app.job.file import read_text
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -25,9 +26,11 @@ from autotune.trainers.schema import schema_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
+    from autotune.trainers.syntax.python_loop import Logits
     from autotune.trainers.syntax.python_source import Script
 
 # How far what a script computes may move its run: an assumption, and wide.
@@ -45,6 +48,14 @@ FAR = {
 _UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
 _BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
+# Options that a loop of its own is told, beside the Trainer's.
+_OF_LOOPS = {
+    "lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "load_in_8bit",
+    *(name for names in OWN_BATCH.values() for name in names),
+    *(name for key in ("epochs", "max_steps", "max_length", "use_peft", "load_in_4bit")
+      for name in OWN_FLAGS[key]),
+}  # fmt: skip
+_DECODER = re.compile(r"\w*(ForCausalLM|LMHeadModel)")
 # Names of one setting.
 _SAME = (
     set(MAX_LENGTH),
@@ -86,6 +97,9 @@ class Started:
     options: set[str] | None = None  # flags that it takes; None: every argument of its trainer
     uncounted: list[Uncounted] = field(default_factory=list)
     alone: tuple[Script, str] | None = None  # it and its path, where no flag says a size
+    lost: set[str] = field(default_factory=set)  # arguments that it computes
+    loop: bool = False  # it trains in a loop of its own
+    logits: Logits | None = None  # what the loss of a loop of its own makes of them
 
 
 def script_of(parsed: Command, path: Path | None) -> Path | None:
@@ -112,10 +126,10 @@ def _states_size(parsed: Command) -> bool:
     return any(re.match(SIZED, f"--{flag}") for flag in parsed.values)
 
 
-def started(parsed: Command, path: Path | None) -> Started | None:
+def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started | None:
     """What the command's script says; None where it is not at hand, or says nothing readable."""
     from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
-    from autotune.trainers.syntax.python_source import DECIDES, called, parse_script
+    from autotune.trainers.syntax.python_source import called, parse_script
 
     found = script_of(parsed, path)
     if found is None:
@@ -130,9 +144,12 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     try:
         script = parse_script(text, str(found), flags=parsed.values, by_flags=True)
     except InputError:
-        made.uncounted = _own_loop(made)
+        made.uncounted = _own_loop(made, text, parsed.values)
         return made
     whole = bool(script.trainer) and "**" not in script.computed
+    if whole:
+        made.lost = set(script.computed)
+        answer(script, overrides)
     if whole and not _states_size(parsed):
         made.alone = (script, str(found))
     far = (DECIDES | FAR) - {"**"}
@@ -142,7 +159,8 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     if not made.trainer and by_flags:
         made.options = None
     if not made.trainer:  # its arguments are made of flags: its own defaults of them count
-        made.values = {**option_defaults(text, str(found)), **made.values}
+        more = () if by_flags else _OF_LOOPS
+        made.values = {**option_defaults(text, str(found), more), **made.values}
         if made.values.get("use_peft") is False:  # its adapters may be another file's
             del made.values["use_peft"]
     if len([flag for flag in parsed.values if _MODEL.search(flag)]) > 1:
@@ -155,7 +173,7 @@ def started(parsed: Command, path: Path | None) -> Started | None:
     ]  # fmt: skip
     told = options | set(parsed.values)  # of what a flag says, the flag is read
     unseen = [each for each in script.unseen if each.value != "computed" or each.key not in told]
-    made.uncounted += unseen if script.trainer or by_flags else _own_loop(made)
+    made.uncounted += unseen if script.trainer or by_flags else _own_loop(made, text, parsed.values)
     made.uncounted += _set_anew(text, found.name, parsed.values) if by_flags else []
     return made
 
@@ -169,14 +187,20 @@ def _names_of(key: str) -> set[str]:
     return {key} | next((names for names in _SAME if key in names), set())
 
 
-def _own_loop(made: Started) -> list[Uncounted]:
+def _own_loop(made: Started, text: str, flags: dict[str, Any]) -> list[Uncounted]:
     """A script that makes no arguments and hands nothing to a trainer, but trains."""
-    from autotune.trainers.syntax.python_unseen import own_loop
+    from autotune.trainers.syntax.python_loop import logits_of, own_loop
+    from autotune.trainers.syntax.python_settings import tree_of
+    from autotune.trainers.syntax.python_values import Values
 
-    if not own_loop(made.calls):
+    how = own_loop(made.calls)
+    if not how:
         return []
+    tree = tree_of(text, made.name)
+    stated = Values(tree, flags=flags)
+    made.loop, made.logits = True, logits_of(stated.reached(tree), stated)
     why = "a training loop of its own: priced as if the Trainer ran it with these flags"
-    return [Uncounted(made.name, "backward()", why, *_OWN_LOOP_SD)]
+    return [Uncounted(made.name, how, why, *_OWN_LOOP_SD)]
 
 
 def _set_anew(text: str, name: str, flags: dict[str, Any]) -> list[Uncounted]:
@@ -195,7 +219,25 @@ def _set_anew(text: str, name: str, flags: dict[str, Any]) -> list[Uncounted]:
     ]  # fmt: skip
 
 
-def joined(flags: dict[str, Any], script: Started) -> dict[str, Any]:
+def read_as(script: Started, trainer: str, flags: dict[str, Any]) -> str:
+    """The trainer in whose words the flags are read; empty: none.
+
+    A loop of its own has the Trainer's defaults, and none of TRL's, whatever its flags are called.
+
+    Args:
+        script: what the command starts.
+        trainer: whose flags they look like; empty: nobody's.
+        flags: of the command.
+    """
+    if script.trainer or not script.loop:
+        return script.trainer or trainer
+    said = {*flags, *script.values}
+    rows = {"per_device_train_batch_size", *OWN_BATCH["micro_batch_size"]}
+    decoder = any(_DECODER.fullmatch(name) for name in script.calls)
+    return "hf" if trainer or (decoder and rows & said) else ""
+
+
+def joined(flags: dict[str, Any], script: Started, overrides: Overrides) -> dict[str, Any]:
     """The command's flags with what its script makes of them.
 
     Where both state one setting under two names, the script's word counts if it makes the
@@ -204,9 +246,7 @@ def joined(flags: dict[str, Any], script: Started) -> dict[str, Any]:
     Raises InputError where the script alone decides the run, and computes what decides it.
     """
     if script.alone is not None:
-        from autotune.trainers.syntax.python_source import refuse_computed
-
-        refuse_computed(*script.alone, loads=False)
+        refuse_computed(*script.alone, overrides, loads=False)
     left, more = dict(flags), dict(script.values)
     for names in _SAME:
         stated, own = names & set(left), names & set(more)
@@ -227,10 +267,13 @@ def keep_unsaid(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
             made.kept.add(knob)
 
 
-def note_script(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
-    """Say what the script added."""
+def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides: Overrides) -> None:
+    """Say what the script added, and take what the user states of what it computes."""
+    stand_in(made, overrides, script.lost)
     if script.total:
         made.global_batch = made.batch_on(1)
+    if script.logits is not None:
+        made.loss, made.plain = script.logits.loss, not script.logits.autocast
     read = script.read - set(script.values)
     made.uncounted = [each for each in made.uncounted if each.key not in read]
     more = {key: value for key, value in script.values.items() if key not in flags}

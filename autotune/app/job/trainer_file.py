@@ -24,6 +24,7 @@ from autotune.app.job.started_script import (
     note_away,
     note_script,
     read_abbreviated,
+    read_as,
     started,
 )
 from autotune.domain.errors import InputError
@@ -191,7 +192,7 @@ def command_document(
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
-    dialect, script = _dialect_of(parsed, name, path)
+    dialect, script = _dialect_of(parsed, name, path, overrides)
     if script is not None and not aim.said:
         aim = aim_of("", {}, calls=script.calls)
         aim = settled(aim, name, overrides.priced_as, parsed.values) if aim.said else aim
@@ -200,13 +201,13 @@ def command_document(
     if not aim.said:
         aim = aim_of(dialect.name, parsed.values)
         aim = settled(aim, name, overrides.priced_as, parsed.values)
-    values = joined(parsed.values, script) if script else parsed.values
+    values = joined(parsed.values, script, overrides) if script else parsed.values
     made, values = read_abbreviated(dialect, values, name, script.options if script else None)
     take_aim(made, aim)
     made.uncounted += _unread_of(parsed)
     if script is not None:
         keep_unsaid(made, script, parsed.values)
-        note_script(made, script, parsed.values)
+        note_script(made, script, parsed.values, overrides)
     elif path:
         note_away(made, parsed, path)
     _add_launcher(made, parsed, name, path or Path("command"), values, overrides)
@@ -218,15 +219,16 @@ def command_document(
 
 
 def _dialect_of(
-    parsed: Command, name: str, path: Path | None
+    parsed: Command, name: str, path: Path | None, overrides: Overrides
 ) -> tuple[Trainer | None, Started | None]:
     """Whose flags they are, by the script that makes its arguments itself; and that script."""
     dialect = detect(parsed.values, name, parsed.program)
     own = dialect is None or dialect.name in {"hf", "trl"}
-    script = started(parsed, path)
+    script = started(parsed, path, overrides)
     if script is None or not (own or script.trainer):
         return dialect, None
-    return TRAINERS[script.trainer] if script.trainer else dialect, script
+    whose = read_as(script, dialect.name if dialect else "", parsed.values)
+    return (TRAINERS[whose] if whose else None), script
 
 
 # How far a batch on each of several devices, or a model spread over them, may lie: assumptions.

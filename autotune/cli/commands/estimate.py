@@ -89,11 +89,12 @@ def estimate(
         relaxations=found.relaxations,
         contradictions=found.contradictions,
     )
+    told = jobs[0].job.origin.told if jobs[0].job.origin else ()
     payload = replace(
         payload,
         short_rows=found.short_rows,
         asked=asked(context),
-        next=to_search(asked(context, OF_ESTIMATE, knobs=False), found.search),
+        next=to_search(asked(context, OF_ESTIMATE, knobs=told), found.search),
     )
     print_answer(ESTIMATE_REPORT, payload, output, estimate_screen)
     raise typer.Exit(exit_status(found))

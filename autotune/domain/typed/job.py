@@ -282,6 +282,7 @@ class OriginSection(Section):
     uncounted: tuple[tuple[str, str, str, float, float], ...] = ()  # and its two spreads
     launch: Annotated[int, whole(0, 10**6)] = 0  # of a script with several
     kept: tuple[Text, ...] = ()  # knobs that it cannot be told
+    told: tuple[Text, ...] = ()  # knobs that the user states because the file computes them
 
     def as_read(self, software: str | dict[str, str | None]) -> Origin:
         """The file as a job carries it; a version that the job states is not uncounted any more."""
@@ -291,7 +292,7 @@ class OriginSection(Section):
             tuple(Beside(each.path, each.syntax, each.text) for each in self.beside),
             self.typed_in, self.objective,
             tuple(Uncounted(*each) for each in self.uncounted if each[0] not in stated),
-            self.launch, self.kept,
+            self.launch, self.kept, self.told,
         )  # fmt: skip
 
     def assumed(self) -> list[Assumption]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.command_line import SIZED
-from autotune.trainers.syntax.python_source import ARGUMENTS
+from autotune.trainers.syntax.python_arguments import ARGUMENTS
 from autotune.trainers.syntax.shell_script import STARTS
 
 _STILL_PYTHON = ("%%capture", "%%time", "%%timeit", "%%prun")

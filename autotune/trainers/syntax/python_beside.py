@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _PREPARES = {"prepare_model_for_kbit_training", "prepare_model_for_int8_training"}
 _RECOMPUTES = "gradient_checkpointing_enable"
 _LENGTHS = {"max_length", "max_seq_length", "max_seq_len", "max_len", "block_size", "seq_length"}
-_PREPARING = re.compile(r"token|encode|process|dataset|collat", re.IGNORECASE)
+_PREPARING = re.compile(r"token|encode|process|dataset|collat|template", re.IGNORECASE)
 BY_FLAGS = {"HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_args_into_dataclasses"}
 _TOKENS = re.compile(r"_ids\b")
 
@@ -134,6 +134,9 @@ def filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> list[tuple[str, ast.e
     found: list[tuple[str, ast.expr]] = []
     for node in nodes:
         target, value = assigned(node)
+        if isinstance(value, ast.Call) and getattr(target, "id", "") == mapping.id:
+            of_dict = getattr(value.func, "id", "") == "dict"
+            found += [(str(k.arg), k.value) for k in value.keywords if of_dict and k.arg]
         if isinstance(value, ast.Dict) and getattr(target, "id", "") == mapping.id:
             for key, each in zip(value.keys, value.values, strict=True):
                 found += [(name, each)] if (name := _text(key)) else []
@@ -211,12 +214,15 @@ def takes_flags(text: str, name: str) -> tuple[bool, set[str]]:
     return bool(used & BY_FLAGS), option_names(nodes)
 
 
-def option_defaults(text: str, name: str) -> dict[str, Any]:
-    """Of the options that decide a run, those with a default that stands there."""
+def option_defaults(text: str, name: str, more: Collection[str] = ()) -> dict[str, Any]:
+    """Of the options that decide a run, those with a default that stands there.
+
+    more: names of options that decide it as well.
+    """
     tree = tree_of(text, name)
     stated, found = Values(tree), {}
     for key, node in options(list(ast.walk(tree))).items():
-        known, value = stated.literal(node) if key in _OPTIONS else (False, None)
+        known, value = stated.literal(node) if key in {*_OPTIONS, *more} else (False, None)
         if known and value is not None:
             found[key] = value
     return found

@@ -10,14 +10,17 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.errors import InputError
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
 from autotune.trainers.schema import schema_of
+from autotune.trainers.syntax.python_arguments import (
+    ARGUMENTS,
+    foreign_classes,
+    no_arguments,
+    own_classes,
+)
 from autotune.trainers.syntax.python_beside import (
-    BY_FLAGS,
     cut_at,
     filled,
-    keywords,
     pads,
     recomputes,
     set_later,
@@ -31,14 +34,6 @@ from autotune.trainers.syntax.python_values import Values
 if TYPE_CHECKING:
     from autotune.domain.job import Uncounted
 
-_OTHERS = (  # of TRL, read where such a job is priced as another
-    "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
-    "RLOOConfig", "OnlineDPOConfig", "RewardConfig", "PRMConfig", "GKDConfig",
-)  # fmt: skip
-ARGUMENTS = {
-    "TrainingArguments": "hf", "Seq2SeqTrainingArguments": "hf", "SFTConfig": "trl",
-    "UnslothTrainingArguments": "trl", **dict.fromkeys(_OTHERS, "trl"),
-}  # fmt: skip
 _LORA = {
     "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
     "target_modules": "lora_target_modules", "use_dora": "use_dora", "use_rslora": "use_rslora",
@@ -130,7 +125,7 @@ def parse_script(
     trains = any(getattr(node, "attr", "") == "train" for node in ast.walk(tree))
     sized = bool(arguments) and (trains or any(_is_sized(call) for call in arguments))
     if not sized and not by_flags:
-        raise _no_arguments(tree, name, made=bool(arguments))
+        raise no_arguments(tree, name, made=bool(arguments))
     unsloth = any(call.unsloth for call in calls)
     kind = ARGUMENTS[arguments[0].name] if sized else ""
     made = Script("unsloth" if unsloth else kind, again=again)
@@ -154,14 +149,23 @@ def parse_script(
 
 def _calls(tree: ast.Module, nodes: list[ast.AST]) -> tuple[list[_Call], bool]:
     """The calls that are read, and whether the base is held in bits that are computed."""
-    foreign = _foreign(tree)
+    foreign, own = foreign_classes(tree), own_classes(tree)
     calls = [call for call in (_call(node) for node in nodes) if call is not None]
     calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
+    calls = [call for call in calls if call.name not in own]
     calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
     begins = next((n for n, call in enumerate(calls) if call.name in ARGUMENTS), len(calls))
     before = [call.node for call in calls[:begins] if call.name == "BitsAndBytesConfig"]
     several = several_bits(before)  # what is loaded behind the training is tried out
     return [c for c in calls if not several or c.name != "BitsAndBytesConfig"], several
+
+
+def _quantises(call: _Call) -> bool:
+    """Whether a call that loads a model is told, or may be told, in how many bits it is held."""
+    return any(
+        keyword.arg in {None, "quantization_config", "config"} or "bit" in keyword.arg
+        for keyword in call.node.keywords
+    )
 
 
 def _add_beside(
@@ -186,14 +190,20 @@ def _add_beside(
 
 def _add_unseen(made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values) -> None:
     """What it does that nothing here evaluates."""
+    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    starts = bool(names & _STARTS) or any(name.endswith("Trainer") for name in names)
     adapted = made.trainer == "unsloth" or made.values.get("use_peft") is True
     held = {"model_name_or_path", "load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}
     made.unseen = unseen(tree, nodes, made.unread, stated, of=Seen(
         full=not adapted, packed=made.values.get("packing") is True, once=not made.again,
         elsewhere=made.trainer in {"hf", "trl"} and "model" not in made.calls and not held,
+        trains=starts or "arguments" not in made.calls,
     ))  # fmt: skip
 
 
+# By which of a trainer's methods, or of the program around it, a training is started; a file that
+# makes a trainer may leave that to another.
+_STARTS = {"train", "fit", "_inner_training_loop", "training_step", "hyperparameter_search"}
 # What is set on the arguments once they are made, and could not be changed where they are made.
 _KNOBS = {key for words in WORDS.values() for key in (word.key for word in words)}
 
@@ -209,41 +219,10 @@ def _recompute(made: Script) -> None:
 
 # What a call says where it is the arguments of a training, whoever wrote its class.
 _SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
-_THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
-_BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
 
 
 def _is_sized(call: _Call) -> bool:
     return bool(_SIZED & {keyword.arg for keyword in call.node.keywords})
-
-
-def _foreign(tree: ast.Module) -> set[str]:
-    """Names of the classes that are read which the file imports from elsewhere, or makes itself."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            theirs = not node.level and str(node.module).partition(".")[0] in _THEIRS
-            found |= set() if theirs else {each.asname or each.name for each in node.names}
-        elif isinstance(node, ast.ClassDef):
-            found.add(node.name)
-    return found & set(ARGUMENTS)
-
-
-def _no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
-    """Why a script states no training, and what to give in its place."""
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
-    if used & BY_FLAGS:
-        msg = f"{name} takes its arguments as flags ({min(used & BY_FLAGS)})"
-        command = "python SCRIPT --model_name_or_path NAME --per_device_train_batch_size 4"
-        return InputError(msg, f'give the script that starts it, or: --from-args "{command} ..."')
-    if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & keywords(tree):
-        msg = f"{name} starts another script on SageMaker"
-        return InputError(msg, "name that script (its entry_point), or the file it reads")
-    if made:
-        msg = f"{name} states neither a batch size nor epochs or steps, and calls no train()"
-        return InputError(msg, "name the file that starts the training")
-    msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
-    return InputError(msg, "name the file that makes the trainer's arguments")
 
 
 def called(text: str, name: str) -> set[str]:
@@ -280,7 +259,8 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     loads = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
     before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
     wanted = {(before or loads)[-1]} if loads else set()
-    kept, again, seen = [], [], set[str]()
+    plain = any(not _quantises(calls[index]) for index in wanted)
+    kept, again, seen = [], [], {"BitsAndBytesConfig"} if plain else set[str]()
     for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
         if call.name in ARGUMENTS and not _is_sized(call) and _stated_later(calls[index + 1 :]):
@@ -341,7 +321,8 @@ def _add_unpacked(
     surely = {value for _, value in filled(stated.reached(tree, surely=True), node)} if read else ()
     for name, value in filled(stated.reached(tree), node) if read else []:
         key = _key(call, name)
-        if key is not None and made.values.get(key) != stated.literal(value)[1]:
+        known, worth = stated.literal(value)
+        if key is not None and not (known and made.values.get(key) == worth):
             # two values of one key, or a condition that is not known: the script decides
             decided = key in made.values or value not in surely
             made.computed.append(key) if decided else _put(made, key, value, stated)
@@ -375,24 +356,3 @@ def _put(made: Script, key: str, node: ast.expr, stated: Values) -> bool:
         made.computed.append(key)
         made.by_device |= {key} if stated.asks_device(node) else set()
     return literal
-
-
-DECIDES = {
-    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
-    "max_length", "max_seq_length", "lora_r", "**",
-}  # fmt: skip
-
-
-def refuse_computed(made: Script, name: str, *, loads: bool) -> None:
-    """Raise InputError where what the job is made of is computed, and so cannot be read.
-
-    loads: whether the script loads settings from a file, which may say it.
-    """
-    lost = [key for key in made.computed if key in DECIDES]
-    if lost:
-        listed = ", ".join(dict.fromkeys(lost))
-        msg = f"{name}: {listed} must be written out: the file is read, never executed"
-        hint = "write a number there, or give the launch command with --from-args"
-        if loads:
-            hint = "--beside FILE names the settings that it loads; or write a number there"
-        raise InputError(msg, hint)

@@ -59,11 +59,12 @@ _SET = re.compile(
     r"per_device_train_batch_size|gradient_accumulation_steps|num_train_epochs|max_steps|max_length"
     r"|max_seq_length|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
 )
-_TRAINERS = {"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer"}
+_REFERRING = re.compile(r"\w*(DPO|KTO|IPO)\w*Trainer")
 _DEEPEST = 4  # functions that call each other
 _NOT_READ = "an argument that is not read: the run is priced without it"
 # How far each may lie: assumptions, on the wide side.
 _NOT_READ_SD, _OWN_STEP_SD, _FROZEN_SD = (0.20, 0.25), (0.20, 0.20), (0.25, 0.30)
+_REFERENCE_SD = (0.05, 0.30)
 _JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
     (0.40, 0.20),
     (0.40, 0.30),
@@ -75,13 +76,14 @@ _JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
 class Seen(NamedTuple):
     """What is known of the script: trains without an adapter, packs rows, begins one training.
 
-    elsewhere: no call of it loads the model.
+    elsewhere: no call of it loads the model. trains: it starts a training, wherever that is.
     """
 
     full: bool
     packed: bool
     once: bool
     elsewhere: bool
+    trains: bool
 
 
 def unseen(
@@ -114,6 +116,13 @@ def unseen(
     if of.once and (line := repeats(tree)):
         why = "several times there: the price is of one training alone"
         found.append(Uncounted("trains", f"on line {line}", why, 0.0, 0.0))
+    if not of.full and (given := _reference(nodes, stated)):
+        why = "given beside adapters: its weights are held as well, and are not counted"
+        found.append(Uncounted("ref_model", given, why, *_REFERENCE_SD))
+    found += _elsewhere(tree, nodes, stated)
+    if not of.trains:
+        why = "called nowhere: another file starts the training, or none; its arguments are priced"
+        found.append(Uncounted("train()", "not here", why, 0.0, 0.0))
     if of.elsewhere:
         why = "made by another file: bits, dtype and kernels are not read; --set method.base=nf4"
         found.append(Uncounted("the model", "not loaded here", why, *_ELSEWHERE_SD))
@@ -151,11 +160,6 @@ def own_steps(tree: ast.Module) -> list[Uncounted]:
             why = "code of the script's own: what it adds to a step is not in the price"
             found.append(Uncounted(node.name, ", ".join(own), why, *_OWN_STEP_SD))
     return found
-
-
-def own_loop(calls: set[str]) -> bool:
-    """Whether a file that uses these names trains in a loop of its own, without any trainer."""
-    return "backward" in calls and not calls & _TRAINERS
 
 
 def freezes(nodes: Iterable[ast.AST], stated: Values) -> bool:
@@ -255,6 +259,52 @@ def _branch(node: ast.AST, around: dict[ast.AST, ast.AST]) -> tuple[ast.AST | No
 def _of_self(node: ast.Call) -> str:
     owned = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "self"
     return str(getattr(node.func, "attr", "")) if owned else ""
+
+
+def _elsewhere(
+    tree: ast.Module, nodes: list[ast.AST], stated: Values
+) -> list[Uncounted]:  # fmt: skip
+    """Where it trains on something else than the machine that is named."""
+    found = []
+    if hidden := hidden_devices(nodes, stated):
+        why = "the script hides every GPU from itself: it trains on the CPU; --gpu cpu prices that"
+        found.append(Uncounted("CUDA_VISIBLE_DEVICES", hidden, why, 0.0, 0.0))
+    if on_tpu(tree):
+        why = "it trains on a TPU, which is no device here: priced on the machine you name"
+        found.append(Uncounted("torch_xla", "imported", why, *_ELSEWHERE_SD))
+    return found
+
+
+def _reference(nodes: Iterable[ast.AST], stated: Values) -> str:
+    """The reference model that a trainer of preferences is given; empty: none, or the base."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and _REFERRING.fullmatch(_called(node)):
+            given = [key.value for key in node.keywords if key.arg == "ref_model"]
+            for value in given or node.args[1:2]:
+                if stated.literal(value) != (True, None):
+                    return ast.unparse(value)[:40]
+    return ""
+
+
+def hidden_devices(nodes: Iterable[ast.AST], stated: Values) -> str:
+    """What it sets CUDA_VISIBLE_DEVICES to where that shows it no device: -1, or nothing."""
+    for node in nodes:
+        target, value = assigned(node)
+        if isinstance(target, ast.Subscript) and value is not None:
+            key, known = getattr(target.slice, "value", ""), stated.literal(value)
+            if key == "CUDA_VISIBLE_DEVICES" and known in {(True, "-1"), (True, "")}:
+                return str(known[1]) or "empty"
+    return ""
+
+
+def on_tpu(tree: ast.Module) -> bool:
+    """Whether it cannot do without torch_xla: what is tried, or depends, it can."""
+    for node in tree.body:
+        if isinstance(node, ast.Import) and any(a.name.startswith("torch_xla") for a in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("torch_xla"):
+            return True
+    return False
 
 
 def several_devices(nodes: Iterable[ast.AST], stated: Values) -> int:

@@ -1,0 +1,136 @@
+"""What a script computes and no reader evaluates: refused, or what the user states in its place.
+
+`--set micro_batch=4`, `--epochs 3` and the like stand for it, in today's config as in every other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from autotune.domain.config import KNOBS, SPLIT
+from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
+from autotune.trainers.hf.keys import CHECKPOINTING, OWN_LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.typed.overrides import Overrides
+    from autotune.trainers.parsed import Parsed
+    from autotune.trainers.syntax.python_source import Script
+
+_ANYTHING = "**"  # a mapping that the arguments are made of: anything may be in it
+_BATCH = "train.global_batch_size"
+_MICRO, _ACCUMULATION = SPLIT
+_EPOCHS, _STEPS, _LENGTH = "train.epochs", "train.steps", "data.max_length"
+_ALL = "takes its arguments from a mapping that is computed: priced with the defaults of all others"
+# How far what such a mapping may hold can move a run: an assumption, and wide.
+_ALL_SD = (0.25, 0.35)
+
+
+class _Answer(NamedTuple):
+    """Keys of `--set` any of which says it, and what is typed as an example."""
+
+    keys: tuple[str, ...]
+    example: str
+
+
+_RUN = _Answer((_EPOCHS, _STEPS), f"{_EPOCHS}=3")
+_LONG = _Answer((_LENGTH,), f"{_LENGTH}=2048")
+# What must be known, by the argument that the script computes.
+_NEEDED = {
+    "per_device_train_batch_size": _Answer((_MICRO,), f"{_MICRO}=4"),
+    "gradient_accumulation_steps": _Answer((_ACCUMULATION, _BATCH), f"{_ACCUMULATION}=4"),
+    "num_train_epochs": _RUN, "max_steps": _RUN,
+    "max_length": _LONG, "max_seq_length": _LONG,
+    "lora_r": _Answer(("method.rank",), "method.rank=16"),
+}  # fmt: skip
+_OF_ANYTHING = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs")
+DECIDES = {*_NEEDED, _ANYTHING}
+# What is priced without, and said; a word of the user's ends that.
+_MORE = {
+    **dict.fromkeys(CHECKPOINTING, "activation_checkpointing"),
+    "use_gradient_checkpointing": "activation_checkpointing", "packing": "packing",
+    "attn_implementation": "attention", "optim": "optimizer", "load_in_4bit": "method.base",
+    "load_in_8bit": "method.base", "lora_target_modules": "method.targets", OWN_LENGTH: _LENGTH,
+    "group_by_length": "length_grouping", "bf16": "precision", "fp16": "precision",
+    "torch_compile": "compile", "model_name_or_path": "model",
+}  # fmt: skip
+
+
+def answer(script: Script, overrides: Overrides) -> None:
+    """Take out of what is computed what the user states, and put it where the script would.
+
+    A value that is no number is left to the check of `--set`, which says what must hold.
+    """
+    said: dict[str, Any] = {**overrides.stated, **overrides.set_values}
+    computed = set(script.computed)
+    told = {key for key in computed & set(_NEEDED) if set(_NEEDED[key].keys) & set(said)}
+    told |= {key for key in computed & set(_MORE) if _MORE[key] in said}
+    if _ANYTHING in computed and not _missing(_OF_ANYTHING, said):
+        told.add(_ANYTHING)
+        script.unseen.append(Uncounted("arguments", "computed", _ALL, *_ALL_SD))
+    run = told & {"num_train_epochs", "max_steps", _ANYTHING}
+    if run:  # of the two lengths of a run the user gives one
+        told |= {"num_train_epochs", "max_steps"} & computed
+        script.values |= _written("num_train_epochs", said.get(_EPOCHS))
+        script.values |= {"max_steps": -1} if _EPOCHS in said else {}
+        script.values |= _written("max_steps", said.get(_STEPS))
+    if told & {"max_length", "max_seq_length", OWN_LENGTH}:
+        script.values |= _written("max_length", said[_LENGTH])
+    if "lora_r" in told:
+        script.values |= _written("lora_r", said["method.rank"])
+    script.computed = [key for key in script.computed if key not in told]
+
+
+def _written(key: str, value: object) -> dict[str, Any]:
+    """The argument with a number that the user typed; nothing for what is no number."""
+    try:
+        number = float(str(value).replace("_", ""))
+    except ValueError:
+        return {}
+    return {key: int(number) if number.is_integer() else number}
+
+
+def stand_in(made: Parsed, overrides: Overrides, lost: set[str]) -> None:
+    """Today's knobs as the user states them, where the script computes them.
+
+    lost: arguments that it computes. Raises InputError for a value that the knob does not take.
+    """
+    given = overrides.set_values
+    whole = _ANYTHING in lost
+    for key in lost | (set(_OF_ANYTHING) if whole else set()):
+        for name in (*_NEEDED.get(key, _Answer((), "")).keys, _MORE.get(key, "")):
+            if name in KNOBS and name in given:
+                made.knobs[name] = KNOBS[name].parse(given[name], "--set")
+                made.told.add(name)
+    batch = given.get(_BATCH, "")
+    split = {"gradient_accumulation_steps", _ANYTHING} & lost and _ACCUMULATION not in given
+    if split and batch.isdigit():
+        made.global_batch = int(batch)
+
+
+def _missing(keys: tuple[str, ...], said: Mapping[str, object]) -> list[str]:
+    """What to type for those of them that nobody states."""
+    found = [_NEEDED[key] for key in keys if not set(_NEEDED[key].keys) & set(said)]
+    return list(dict.fromkeys(each.example for each in found))
+
+
+def refuse_computed(script: Script, name: str, overrides: Overrides, *, loads: bool) -> None:
+    """Raise InputError where what the job is made of is computed, and so cannot be read.
+
+    loads: whether the script loads settings from a file, which may say it.
+    """
+    lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES]
+    if not lost:
+        return
+    listed = ", ".join(lost)
+    msg = f"{name}: {listed} must be written out: the file is read, never executed"
+    needed = (*lost, *_OF_ANYTHING) if _ANYTHING in lost else tuple(lost)
+    said = {**overrides.stated, **overrides.set_values}
+    asked = _missing(tuple(key for key in needed if key != _ANYTHING), said)
+    hint = f"state it, such as --set {' --set '.join(asked)}"
+    hint += "; or write a number there, or give the launch command with --from-args"
+    if loads:
+        hint = f"--beside FILE names the settings that it loads; or {hint.partition(';')[0]}"
+    raise InputError(msg, hint)

@@ -1,0 +1,75 @@
+"""Which classes a script's arguments may be made of, and what a script without any is.
+
+One reader asks for it; it stands apart because none of it reads a value.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from autotune.domain.errors import InputError
+from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords
+from autotune.trainers.syntax.python_loop import own_loop
+
+_OTHERS = (  # of TRL, read where such a job is priced as another
+    "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
+    "RLOOConfig", "OnlineDPOConfig", "RewardConfig", "PRMConfig", "GKDConfig",
+)  # fmt: skip
+ARGUMENTS = {
+    "TrainingArguments": "hf", "Seq2SeqTrainingArguments": "hf", "SFTConfig": "trl",
+    "UnslothTrainingArguments": "trl", **dict.fromkeys(_OTHERS, "trl"),
+}  # fmt: skip
+_THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
+_BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
+_STATED = "--model NAME --method lora --rows N --max-length N --global-batch N --gpu NAME"
+
+
+def foreign_classes(tree: ast.Module) -> set[str]:
+    """Names of the classes that are read which the file imports from elsewhere, or makes itself."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            theirs = not node.level and str(node.module).partition(".")[0] in _THEIRS
+            found |= set() if theirs else {each.asname or each.name for each in node.names}
+        elif isinstance(node, ast.ClassDef):
+            found.add(node.name)
+    return found & set(ARGUMENTS)
+
+
+def own_classes(tree: ast.Module) -> set[str]:
+    """Of these names, classes that the file makes of nothing that is known: its own program's."""
+    theirs = {
+        each.asname or each.name for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in _THEIRS
+        for each in node.names
+    } | set(ARGUMENTS)  # fmt: skip
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name in ARGUMENTS:
+            bases = {str(getattr(base, "attr", getattr(base, "id", ""))) for base in node.bases}
+            if not bases & theirs and not any("Argument" in base for base in bases):
+                found.add(node.name)
+    return found
+
+
+def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
+    """Why a script states no training, and what to give in its place."""
+    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    if used & BY_FLAGS:
+        msg = f"{name} takes its arguments as flags ({min(used & BY_FLAGS)})"
+        command = "python SCRIPT --model_name_or_path NAME --per_device_train_batch_size 4"
+        return InputError(msg, f'give the script that starts it, or: --from-args "{command} ..."')
+    if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & keywords(tree):
+        msg = f"{name} starts another script on SageMaker"
+        return InputError(msg, "name that script (its entry_point), or the file it reads")
+    if made:
+        msg = f"{name} states neither a batch size nor epochs or steps, and calls no train()"
+        return InputError(msg, "name the file that starts the training")
+    if how := own_loop(used):
+        msg = f"{name} trains in a loop of its own ({how}), whose settings are not read"
+        return InputError(msg, f"state them: {_STATED}; or the command with its flags: --from-args")
+    if own := own_classes(tree):
+        msg = f"{name} makes {min(own)} a class of its own, and states no trainer's arguments"
+        return InputError(msg, f"state the run: {_STATED}")
+    msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
+    return InputError(msg, "name the file that makes the trainer's arguments")
