@@ -369,3 +369,21 @@ def test_the_length_of_a_template_is_the_scripts(tmp_path: Path) -> None:
     for place in ("BEFORE", "LOADED", "ADAPTED", "GIVEN", "PASSED"):
         text = text.replace(place, "")
     assert read(tmp_path / "train.py", text)[0].max_length == 768
+
+
+def test_the_model_is_the_one_that_is_trained_wherever_adapters_are_put_on_it(
+    tmp_path: Path,
+) -> None:
+    """A function above puts adapters on what is loaded below; what is loaded again is another."""
+    text = (
+        "from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model\n"
+        "from transformers import *\n"
+        "def adapted(model):\n    return get_peft_model(model, LoraConfig(r=8))\n"
+        "bits = BitsAndBytesConfig(load_in_4bit=True)\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{QWEN}", quantization_config=bits)\n'
+        'args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1)\n'
+        "Trainer(model=adapted(model), args=args).train()\n"
+        'again = AutoPeftModelForCausalLM.from_pretrained("out")\n'
+    )
+    job, _ = read(tmp_path / "train.py", text)
+    assert (job.method.base, job.model.name) == ("nf4", QWEN)

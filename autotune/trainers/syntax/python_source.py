@@ -256,9 +256,10 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     trained again at their end.
     """
     adapted = next((i for i, call in enumerate(calls) if call.name == "get_peft_model"), len(calls))
-    loads = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
+    every = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
+    loads = [i for i in every if not _loads_adapters(calls[i])] or every
     before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
-    wanted = {(before or loads)[-1]} if loads else set()
+    wanted = {before[-1] if before else loads[0]} if loads else set()
     plain = any(not _quantises(calls[index]) for index in wanted)
     kept, again, seen = [], [], {"BitsAndBytesConfig"} if plain else set[str]()
     for index, call in enumerate(calls):
@@ -273,6 +274,12 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
         seen.add(kind)
         kept.append(call)
     return kept, tuple(again)
+
+
+def _loads_adapters(call: _Call) -> bool:
+    """`AutoPeftModelForCausalLM.from_pretrained(...)`: what was trained, loaded again."""
+    function = call.node.func
+    return isinstance(function, ast.Attribute) and "Peft" in ast.unparse(function.value)
 
 
 def _stated_later(calls: list[_Call]) -> bool:
