@@ -212,9 +212,7 @@ def command_document(
         note_away(made, parsed, path)
     _add_launcher(made, parsed, name, path or Path("command"), values, overrides)
     syntax, kept = "shell" if path else "args", tuple(sorted(made.kept)) if script else ()
-    origin = Origin(
-        dialect.name, syntax, str(path or ""), command, launch=launch, kept=kept
-    )  # fmt: skip
+    origin = Origin(dialect.name, syntax, str(path or ""), command, launch=launch, kept=kept)
     return completed(made, origin, overrides)
 
 
