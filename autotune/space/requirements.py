@@ -55,6 +55,7 @@ LEVERS_OF = {
     "": _ARGUMENTS | {"tiles"}, "hf": _ARGUMENTS, "trl": _ARGUMENTS,
     "axolotl": _ARGUMENTS | {"own_tiles", "own_checkpoints"},
     "llamafactory": frozenset({"liger", "states"}),
+    "swift": frozenset({"liger"}),
 }  # fmt: skip
 
 

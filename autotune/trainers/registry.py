@@ -44,7 +44,8 @@ _TRL = {
     "max_length", "max_seq_length", "packing", "dataset_text_field", "padding_free", "use_peft",
     "model_init_kwargs", "assistant_only_loss", "dataset_num_proc", "packing_strategy",
 }  # fmt: skip
-_SHARED = {"base_model"}  # what many programs of people's own call the model as well
+# Words that many programs of people's own have as well.
+_SHARED = {"base_model", "dataset_dir", "overwrite_cache"}
 _STARTS = {"deepspeed_config", "fsdp_config", "num_processes", "mixed_precision"}
 _FEW, _BATCH = 2, "per_device_train_batch_size"
 # Trainers whose settings stand in a file, and the programs that take them as flags as well: the
@@ -112,7 +113,9 @@ def _by_keys(found: set[str], able: Sequence[Trainer], name: str) -> str | None:
     batched = _BATCH in found and _BATCH not in schema_of(most).keys  # its own has another name
     # One key of its own says little of a program that cuts rows by a key it does not have.
     foreign = (found & set(MAX_LENGTH)) - set(schema_of(most).keys)
-    if most == "axolotl" and batched and not found & _SHARED:  # two words of it, in another's file
+    if (
+        most == "axolotl" and batched and "base_model" not in found
+    ):  # two words of it, in another's file
         return "trl" if found & _TRL else "hf"
     if own >= _FEW or (own and found & _TRAINER and not batched and not foreign):
         return most

@@ -127,6 +127,8 @@ _ARGUMENTS = (
     Sign("inference", "max_new_tokens", unless=_STEPS),
     Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
+    Sign("vision", "vision_model_id"), Sign("vision", "vision_model_name_or_path"),
+    Sign("vision", "vision_encoder"), Sign("vision", "freeze_vision"),
     Sign("vision", "image_folder"), Sign("vision", "image_encoder_name_or_path"),
     Sign("diffusion", "model_name_or_path", _PICTURES),
     Sign("diffusion", "resolution"), Sign("diffusion", "pretrained_teacher_model"),
@@ -256,6 +258,8 @@ def aim_of(
             found = [folder for folder in folders if re.fullmatch(pattern, folder)]
             if found:
                 return Aim(objective, found[0])
+    if trainer in {"hf", "trl", "llamafactory"} and (off := _only_evaluates(values)):
+        return Aim("evaluation", off)
     held = [sign for sign in SIGNS.get(trainer, ()) if _holds(sign, values)]
     held.sort(key=lambda sign: sign.objective not in {"merging", "evaluation"})  # of any stage
     if not held:
@@ -273,6 +277,13 @@ _APART: Final = {
     **dict.fromkeys(("dpo", "kto", "orpo"), "preference"),
     **{word: word for word in ("reward", "rl", "distillation")},
 }
+
+
+def _only_evaluates(values: Mapping[str, Any]) -> str:
+    """What says that a file evaluates and does not train: the training is switched off."""
+    trains = str(at_key(values, "do_train")).strip().casefold()
+    done = next((key for key in ("do_eval", "do_predict") if _text(values, key)), "")
+    return f"do_train: {trains}, {done}: true" if done and trains in {"false", "0", "no"} else ""
 
 
 def _holds(sign: Sign, values: Mapping[str, Any]) -> bool:
@@ -308,7 +319,7 @@ def settled(aim: Aim, name: str, asked: str = "", values: Mapping[str, Any] | No
     if aim == Aim() and asked != AS_SFT:
         aim = _called(name)
     if aim.objective == "preference":
-        aim = replace(aim, objective=_named(f"{name} {_names(values or {})}"))
+        aim = replace(aim, objective=_named(f"{_near(name)} {_names(values or {})}"))
     if aim.objective in _TRAINS_NOTHING:
         msg = f"{name} {_WORDS[aim.objective]} ({aim.said}): {PRICED}"
         raise InputError(msg, "name the file that the training was started with")
@@ -352,6 +363,16 @@ def named_reward(name: str) -> Aim:
     stem = name.replace("\\", "/").rpartition("/")[2].casefold().removesuffix(".py")
     said = re.fullmatch(r"(\w+_)?reward_model(l?ing)?(_\w+)?", stem)
     return Aim("reward", f"its name is {stem}") if said else Aim()
+
+
+def _near(name: str) -> str:
+    """The name of a file with its folder's, and those above that are called after a preference.
+
+    A repository may be called after one of which its file trains another.
+    """
+    *above, folder, stem = ["", *name.replace("\\", "/").split("/")]
+    exact = [part for part in above if any(re.fullmatch(p, part.casefold()) for _, p in _NAMES)]
+    return "/".join([*exact, folder, stem])
 
 
 def _named(text: str) -> Objective:

@@ -273,3 +273,80 @@ def test_a_template_is_refused_with_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         job(tmp_path / "a.yaml", "model_name_or_path: {{model}}\nnum_train_epochs: 1\n")
     assert "the file that is made of it" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("done", ["do_eval", "do_predict"])
+def test_a_file_whose_training_is_switched_off_evaluates(tmp_path: Path, done: str) -> None:
+    with pytest.raises(InputError, match="is an evaluation and trains nothing"):
+        factory(tmp_path, do_train=0, **{done: 1})
+    assert factory(tmp_path, do_train=True, do_eval=True).rows == 1000
+
+
+def test_continued_pretraining_packs_unless_it_says_otherwise(tmp_path: Path) -> None:
+    packed = factory(tmp_path, stage="pt").today
+    assert packed is not None
+    assert packed.packing == "on"
+    plain = factory(tmp_path, stage="pt", packing=False).today
+    assert plain is not None
+    assert plain.packing == "off"
+
+
+def test_one_word_of_llama_factory_makes_no_file_of_its_own(tmp_path: Path) -> None:
+    text = json.dumps({
+        "model_name_or_path": QWEN, "per_device_train_batch_size": 2, "num_train_epochs": 1,
+        "dataset_dir": "rows", "max_length": 256, "max_prompt_length": 128, "beta": 0.1,
+    })  # fmt: skip
+    found = job(tmp_path / "dpo_full.yaml", text, **{"method.kind": "full"})
+    assert (found.objective, found.method.kind) == ("dpo", "full")
+
+
+def test_the_launchers_config_is_read_in_front_of_a_module(tmp_path: Path) -> None:
+    launcher = {"distributed_type": "MULTI_GPU", "num_processes": 4}
+    (tmp_path / "acc.yaml").write_text(json.dumps(launcher))
+    found = job(tmp_path / "run.sh", f"accelerate launch --config_file acc.yaml -m mine.t {FLAGS}")
+    assert found.offers[0].count == 4
+
+
+@pytest.mark.parametrize(
+    ("place", "objective"),
+    [("dpo/recipes/a.yaml", "dpo"), ("SimPO_all/configs/inpo.yaml", ""), ("kto/a.yaml", "kto")],
+)
+def test_a_repositorys_name_does_not_say_which_preference_it_is(
+    tmp_path: Path, place: str, objective: str
+) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    text = json.dumps({
+        "model_name_or_path": QWEN, "per_device_train_batch_size": 2, "num_train_epochs": 1,
+        "use_peft": False, "max_length": 256, "max_prompt_length": 128,
+    })  # fmt: skip
+    if objective:
+        assert job(path, text).objective == objective
+    else:
+        with pytest.raises(InputError, match="does not say which kind"):
+            job(path, text)
+
+
+def test_fp16_under_deepspeed_has_fp32_masters(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    flags = FLAGS.replace("--bf16", "--fp16")
+    found = job(tmp_path / "run.sh", f"deepspeed --num_gpus 2 t.py --deepspeed ds.json {flags}")
+    assert found.method.base == "32bit"
+    assert "cannot run as it stands" not in warnings(found)
+
+
+def test_a_model_that_sees_is_refused_by_the_name_of_its_eye(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a model that sees"):
+        job(tmp_path / "run.sh", f"python t.py {FLAGS} --vision_model_id siglip\n")
+
+
+def test_a_data_set_of_the_command_takes_the_place_of_the_files(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "model: {_component_: torchtune.models.llama3_2.llama3_2_1b}\n"
+        "checkpointer: {checkpoint_dir: /tmp/Llama-3.2-1B-Instruct}\n"
+        "dataset: {_component_: torchtune.datasets.alpaca_dataset}\nepochs: 1\nbatch_size: 2\n"
+    )
+    plain = "tune run full_finetune_single_device --config a.yaml"
+    named = job(tmp_path / "run.sh", f"{plain}\n").lengths
+    other = job(tmp_path / "run.sh", f"{plain} dataset.source=mine/rows\n").lengths
+    assert (named.known, other.known) == (True, False)

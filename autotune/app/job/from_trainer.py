@@ -121,20 +121,24 @@ def _split_total(parsed: Parsed, devices: int) -> None:
 
 
 def _widen_masters(parsed: Parsed, values: dict[str, Any]) -> None:
-    """FSDP under mixed precision trains fp32 masters, whatever dtype the weights are loaded in.
+    """FSDP under mixed precision, and DeepSpeed under fp16, train fp32 masters.
 
-    Source: accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model and accelerator.py (FSDP1):
-    trained parameters become fp32 where mixed_precision is not "no".
+    Whatever dtype the weights are loaded in. Source: accelerate 1.15 utils/fsdp_utils.py
+    fsdp2_prepare_model and accelerator.py (FSDP1): trained parameters become fp32 where
+    mixed_precision is not "no"; deepspeed 0.19 runtime/zero/stage_1_and_2.py and stage3.py.
     """
-    method = values.get("method")
+    method, sharding = values.get("method"), parsed.meaning.get("sharding")
     if not isinstance(method, dict) or method.get("kind") != "full":
         return
-    if not parsed.mixed or parsed.meaning.get("sharding") != "fsdp":
+    if method.get("base") not in {None, "16bit"}:
         return
-    if method.get("base") in {None, "16bit"}:
+    if parsed.mixed and sharding == "fsdp":
         method["base"] = "32bit"
         why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
         parsed.note("method.base", "32bit", why)
+    elif sharding in ZERO_STAGE and parsed.meaning.get("precision") == "fp16":
+        method["base"] = "32bit"
+        parsed.note("method.base", "32bit", "DeepSpeed keeps fp32 masters beside fp16 weights")
 
 
 def _job_name(values: dict[str, Any], origin: Origin) -> str:

@@ -260,12 +260,11 @@ def _configured(
 ) -> tuple[Document, Overrides]:
     """The job of the file that a command names. Flags of the command must not change it."""
     named = str(parsed.config)
-    near = near_file(named, path) if path else Path(named)
-    if near is None:
+    file = near_file(named, path) if path else Path(named)
+    if file is None:
         msg = f"{name} starts with {shown(named)}, and no such file is found"
         where = "looked for beside it, here, and in the folders above"
         raise InputError(msg, f"{where}; give the trainer's own file as JOB")
-    file = near
     values = read_document(file).values
     dialect = detect(values, str(file))
     if dialect is None:
@@ -277,6 +276,8 @@ def _configured(
     made.uncounted += _unread_of(parsed)
     refuse_misspelt(made, str(file))
     flags = {key: value for key, value in parsed.values.items() if value != named}
+    if "dataset" in {key.partition(".")[0] for key in flags}:
+        made.datasets = ()  # the command names another
     _refuse_flags_over(dialect, values, flags, made, name)
     _add_launcher(made, parsed, name, file, values, overrides)
     syntax = "json" if file.suffix.casefold() == ".json" else "yaml"

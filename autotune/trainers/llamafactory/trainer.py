@@ -168,7 +168,7 @@ def read_file(values: Mapping[str, Any], name: str) -> Parsed:
     read_batch(keys, parsed)
     read_length_of_run(keys, parsed, EPOCHS)
     _read_method(keys, parsed)
-    _read_data(keys, parsed)
+    _read_data(keys, parsed, stage)
     read_precision(keys, parsed)
     if keys.switch("pure_bf16") and parsed.values.get("method", {}).get("kind") == "lora":
         parsed.knobs["adapter_dtype"] = "bf16"  # it leaves fp32 copies out: model/adapter.py
@@ -241,7 +241,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
 _SIDES, _SIDE = ("max_source_length", "max_target_length"), 512
 
 
-def _read_data(keys: Keys, parsed: Parsed) -> None:
+def _read_data(keys: Keys, parsed: Parsed, stage: str) -> None:
     length = keys.whole("cutoff_len", low=1)
     source, target = (keys.whole(name, low=1) for name in _SIDES)
     if length is None and (source or target):
@@ -252,6 +252,8 @@ def _read_data(keys: Keys, parsed: Parsed) -> None:
     packing, neat = keys.switch("packing"), keys.switch("neat_packing")
     if packing is not None or neat is not None:
         parsed.knobs["packing"] = "on" if packing or neat else "off"
+    elif stage == "pt":  # hparams/parser.py: packed unless the file says otherwise
+        parsed.knobs["packing"] = "on"
     parsed.part(
         "data", max_length=length or _CUTOFF, pretokenized=keys.word("tokenized_path") and True
     )

@@ -117,7 +117,8 @@ def parse_command(
     tokens = tokens[assigned:]
     script = _script_at(tokens)
     made.program = tuple(token.text for token in tokens[: script + 1])
-    _read(tokens[:script], Command(values=made.launcher), several=True)
+    before = [token for token in tokens[:script] if token.text not in _MODULE]
+    _read(before, Command(values=made.launcher), several=True)
     made.words = _read(tokens[script + 1 :], made, several=False)
     _take_overrides(made)
     if PLACEHOLDER.search(made.config or ""):
