@@ -387,3 +387,51 @@ def test_the_model_is_the_one_that_is_trained_wherever_adapters_are_put_on_it(
     )
     job, _ = read(tmp_path / "train.py", text)
     assert (job.method.base, job.model.name) == ("nf4", QWEN)
+
+
+def test_another_adapter_than_lora_is_said(tmp_path: Path) -> None:
+    other = "from peft import PromptTuningConfig\nours = PromptTuningConfig(num_virtual_tokens=9)"
+    given = ", peft_config=ours, max_seq_length=64"
+    text = SCRIPT.replace(" Trainer(", " SFTTrainer(").replace("PASSED", given)
+    text = text.replace("import AutoModel", "import LoraConfig, AutoModel")
+    adapted = "model = get_peft_model(model, ours)"
+    said = script(tmp_path, before=other, adapted=adapted, text=text)
+    assert "PromptTuningConfig called: another adapter of PEFT's than LoRA" in said
+    for before in (other, "from peft import PeftConfig, PromptTuningConfig"):
+        assert "another adapter" not in script(tmp_path, before=before, adapted=LORA % "")
+
+
+def test_bits_that_another_file_describes_are_said(tmp_path: Path) -> None:
+    said = script(tmp_path, loaded=", quantization_config=bits_of(ours)", adapted=LORA % "")
+    assert "load_in_4bit computed" in said
+    none = script(tmp_path, loaded=", quantization_config=None", adapted=LORA % "")
+    assert "load_in_4bit" not in none
+
+
+def test_the_name_of_a_model_that_another_call_loads_says_that_it_sees(tmp_path: Path) -> None:
+    text = (
+        'model_id = "Qwen/Qwen2-VL-2B-Instruct"\nmodel = get_model(model_id)\n'
+        'args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1)\n'
+        "Trainer(model=model, args=args).train()\n"
+    )
+    with pytest.raises(InputError, match="a model that sees"):
+        read(tmp_path / "train.py", text)
+
+
+def test_flags_beside_a_file_of_settings_are_said(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("rows: 4\npasses: 2\nbase: Qwen/Qwen2.5-0.5B\n")
+    (tmp_path / "train.py").write_text(
+        "import yaml, argparse\n"
+        "p = argparse.ArgumentParser()\np.add_argument('--config')\n"
+        "cfg = yaml.safe_load(open(p.parse_args().config))\n"
+        'model = AutoModelForCausalLM.from_pretrained(cfg["base"])\n'
+        'args = TrainingArguments("out", per_device_train_batch_size=cfg["rows"],\n'
+        '                         num_train_epochs=cfg["passes"])\n'
+        "Trainer(model=model, args=args).train()\n"
+    )
+    start = f"python {tmp_path / 'train.py'} --config {tmp_path / 'own.yaml'}"
+    job, said = read(tmp_path / "run.sh", f"{start} --lora_rank 32 --seed 3\n")
+    assert job.today.micro_batch_size == 4
+    assert "flags lora_rank" in said
+    assert "seed" not in said
+    assert "flags" not in read(tmp_path / "run.sh", f"{start} --seed 3\n")[1]

@@ -11,6 +11,7 @@ from autotune.app.job.from_trainer import completed
 from autotune.app.job.started_script import COMPUTED_SD, FAR
 from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
+from autotune.trainers.own_settings import decides
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.scope import aim_of, named_reward, settled, take_aim
 from autotune.trainers.unread import kind_of
@@ -42,6 +43,7 @@ def python_document(
     started: the command that starts it, whose launcher says on how many devices.
     """
     from autotune.trainers.launch.user_start import processes_of
+    from autotune.trainers.syntax.python_arguments import named_model
     from autotune.trainers.syntax.python_settings import settings_files, tree_of
     from autotune.trainers.syntax.python_source import called, parse_script
 
@@ -52,7 +54,8 @@ def python_document(
     loaded, settings, overrides = settings_beside(named, path, overrides)
     script = parse_script(text, name, settings)
     if not aim.said:
-        aim = aim_of(script.trainer, script.values)
+        named_so = {"model_name_or_path": named_model(tree_of(text, name))}
+        aim = aim_of(script.trainer, {**named_so, **script.values})
         aim = aim if aim.said else named_reward(name)
         aim = settled(aim, name, overrides.priced_as, script.values)
     lost = set(script.computed)
@@ -85,6 +88,7 @@ def python_document(
     read_beside(made, script.values, path, overrides)
     if started is not None:
         made.devices = processes_of(started)
+        made.uncounted += _flags_beside(started, loaded.path if loaded else "")
     if loaded is not None:
         made.beside.append(loaded)
         made.note("read beside the script", loaded.path, "the settings that it loads")
@@ -104,3 +108,13 @@ def _computed(script: Script, made: Parsed) -> list[Uncounted]:
             found.append(Uncounted(key, "computed", kind.does, kind.time_sd, kind.memory_sd))
     little = ", ".join(key for key in lost if key not in FAR)
     return [*found, Uncounted(little, "computed", why, *_LITTLE_SD)] if little else found
+
+
+def _flags_beside(started: Command, settings: str) -> list[Uncounted]:
+    """Flags of the command beside the file of settings, which may say otherwise."""
+    flags = [
+        f"{key} {shown(value)}" for key, value in started.values.items()
+        if decides(key) is not False and Path(str(value)).name != Path(settings).name
+    ]  # fmt: skip
+    why = "beside the file of settings, which is what is priced: they may say otherwise"
+    return [Uncounted("flags", ", ".join(flags)[:120], why, *_LITTLE_SD)] if flags else []

@@ -6,10 +6,12 @@ One reader asks for it; it stands apart because none of it reads a value.
 from __future__ import annotations
 
 import ast
+import re
 
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords
 from autotune.trainers.syntax.python_loop import own_loop
+from autotune.trainers.syntax.python_settings import assigned
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
     "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
@@ -21,6 +23,7 @@ ARGUMENTS = {
 }  # fmt: skip
 _THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
 _BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
+_MODEL_NAME = re.compile(r"(base_)?model(_?(id|name|path)\w*)?", re.IGNORECASE)
 _STATED = "--model NAME --method lora --rows N --max-length N --global-batch N --gpu NAME"
 
 
@@ -34,6 +37,16 @@ def foreign_classes(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ClassDef):
             found.add(node.name)
     return found & set(ARGUMENTS)
+
+
+def named_model(tree: ast.Module) -> str:
+    """The model that a name of the file's stands for: `model_id = "..."`; empty: none."""
+    for node in ast.walk(tree):
+        target, value = assigned(node)
+        named = isinstance(target, ast.Name) and _MODEL_NAME.fullmatch(target.id)
+        if named and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    return ""
 
 
 def own_classes(tree: ast.Module) -> set[str]:

@@ -28,7 +28,7 @@ from autotune.trainers.syntax.python_beside import (
     trains_in_full,
 )
 from autotune.trainers.syntax.python_settings import tree_of
-from autotune.trainers.syntax.python_unseen import Seen, unseen
+from autotune.trainers.syntax.python_unseen import Seen, other_storage, unseen
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -136,6 +136,9 @@ def parse_script(
         _put(made, key, value, stated) if key not in _KNOBS else made.computed.append(key)
     if several and not made.values.get("load_in_8bit"):
         made.computed.append("load_in_4bit")
+    if not {"load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}:
+        lost = _bits_elsewhere(made, stated) and not other_storage(nodes)
+        made.computed += ["load_in_4bit"] if lost else []
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
@@ -166,6 +169,15 @@ def _quantises(call: _Call) -> bool:
         keyword.arg in {None, "quantization_config", "config"} or "bit" in keyword.arg
         for keyword in call.node.keywords
     )
+
+
+def _bits_elsewhere(made: Script, stated: Values) -> bool:
+    """Whether the model is told how it is held by what this file does not show."""
+    model = made.calls.get("model")
+    told = [
+        key.value for key in (model.keywords if model else ()) if key.arg == "quantization_config"
+    ]
+    return any(stated.literal(value) != (True, None) for value in told)
 
 
 def _add_beside(

@@ -64,7 +64,7 @@ _DEEPEST = 4  # functions that call each other
 _NOT_READ = "an argument that is not read: the run is priced without it"
 # How far each may lie: assumptions, on the wide side.
 _NOT_READ_SD, _OWN_STEP_SD, _FROZEN_SD = (0.20, 0.25), (0.20, 0.20), (0.25, 0.30)
-_REFERENCE_SD = (0.05, 0.30)
+_REFERENCE_SD, _ADAPTER_SD = (0.05, 0.30), (0.20, 0.20)
 _JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
     (0.40, 0.20),
     (0.40, 0.30),
@@ -119,6 +119,9 @@ def unseen(
     if not of.full and (given := _reference(nodes, stated)):
         why = "given beside adapters: its weights are held as well, and are not counted"
         found.append(Uncounted("ref_model", given, why, *_REFERENCE_SD))
+    if adapter := _other_adapter(tree, nodes):
+        why = "another adapter of PEFT's than LoRA: counted as LoRA"
+        found.append(Uncounted(adapter, "called", why, *_ADAPTER_SD))
     found += _elsewhere(tree, nodes, stated)
     if not of.trains:
         why = "called nowhere: another file starts the training, or none; its arguments are priced"
@@ -259,6 +262,17 @@ def _branch(node: ast.AST, around: dict[ast.AST, ast.AST]) -> tuple[ast.AST | No
 def _of_self(node: ast.Call) -> str:
     owned = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "self"
     return str(getattr(node.func, "attr", "")) if owned else ""
+
+
+def _other_adapter(tree: ast.Module, nodes: Iterable[ast.AST]) -> str:
+    """The class of PEFT's by which it describes another adapter; empty: none, or LoRA as well."""
+    theirs = {
+        each.asname or each.name for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "peft"
+        for each in node.names if each.name.endswith("Config")
+    } - {"LoraConfig", "PeftConfig", "LoftQConfig", "EvaConfig"}  # fmt: skip
+    called = {_called(node) for node in nodes if isinstance(node, ast.Call)}
+    return "" if "LoraConfig" in called else min(theirs & called, default="")
 
 
 def _elsewhere(
