@@ -86,7 +86,7 @@ def cached_snapshot(name: str, *, kind: str = "models") -> Path | None:
 def _snapshots(folder: Path) -> list[Path]:
     try:
         found = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
-        found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        found.sort(key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
     except OSError:
         return []
     try:

@@ -167,6 +167,13 @@ def test_values_of_the_wrong_kind_in_a_record_are_errors_in_words(run: Path) -> 
         assert [found.state for found in list_runs()] == ["damaged"]
 
 
+def test_of_two_runs_of_one_second_the_later_is_the_last(template: Path, tmp_path: Path) -> None:
+    for name, begun_ns in (("zebra", 10**18), ("ant", 10**18 + 10**6)):
+        run = Path(shutil.copytree(template, tmp_path / name))
+        os.utime(run / "job.json", ns=(begun_ns, begun_ns))
+    assert last_answered(tmp_path).name == "ant"
+
+
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(run: Path) -> None:
     (run / "job.json").unlink()
     os.mkfifo(run / "job.json")

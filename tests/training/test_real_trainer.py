@@ -48,15 +48,19 @@ args = TrainingArguments(
 rows = Rows()
 trainer = Trainer(model=model, args=args, train_dataset=rows,
                   eval_dataset=torch.utils.data.Subset(rows, range(8)))
-trainer.add_callback(TrainerCallback())
+marks = []
 
-class Own(transformers.TrainerCallback):
+class Before(transformers.TrainerCallback):
     def on_train_begin(self, *_, **__):
-        self.begun = time.perf_counter()
-    def on_train_end(self, *_, **__):
-        print(time.perf_counter() - self.begun)
+        marks.append(time.perf_counter())
 
-trainer.add_callback(Own())
+class After(Before):
+    def on_train_end(self, *_, **__):
+        print(*(time.perf_counter() - mark for mark in marks))
+
+trainer.add_callback(Before())
+trainer.add_callback(TrainerCallback())
+trainer.add_callback(After())
 assert isinstance(trainer.callback_handler.callbacks[-2], transformers.TrainerCallback)
 trainer.train(resume_from_checkpoint=sys.argv[1:] and sys.argv[1] or None)
 """
@@ -102,8 +106,8 @@ def test_two_lines_record_a_real_training_and_verify_reads_it(tmp_path: Path) ->
     assert all(seconds >= 8 * FETCH_S / 4 for _, seconds in log.evaluations)
     assert len(log.saves_s) == 2
     told = log.covered_s + sum(log.saves_s) + sum(seconds for _, seconds in log.evaluations)
-    elapsed = float(done.stdout.splitlines()[-1])
-    assert 0.5 * elapsed < told < 1.001 * elapsed  # a busy machine stands still in between
+    longer, elapsed = map(float, done.stdout.splitlines()[-1].split())  # its start in and out
+    assert 0.5 * elapsed < told < longer  # a busy machine stands still in between
     assert log.whole_s is not None
     assert log.whole_s > elapsed
 

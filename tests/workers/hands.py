@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "app"))
 
 from simulatedmachine import Machine, step_of
+from waiting import until
 
 from autotune.app.workers.join import work
 from autotune.domain.errors import AutotuneError
 
+TOGETHER = "HANDS_TOGETHER"  # how many have to be there before any of them measures
+
 
 def measured(config: dict[str, Any]) -> float:
+    until(lambda: len([*Path(run).glob("workers/*")]) >= int(os.environ.get(TOGETHER, "0")))
     time.sleep(0.05)
     return step_of(config)
 

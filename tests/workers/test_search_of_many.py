@@ -67,12 +67,14 @@ class FakeHands:
     inner: LocalExecutor = field(default_factory=LocalExecutor)
     after_start: Callable[[LocalExecutor], None] = lambda _: None
     runs: Path | None = None  # of a machine that has not the leader's folder
+    together: int = 0  # how many have to be there before any of them measures
 
     def start(self, job: WorkerJob, name: str) -> None:
         url = job.environment.get("AUTOTUNE_STORAGE", "")
         folder = "" if self.runs else str(job.folder)
         words = (sys.executable, str(HANDS), folder, url, job.folder.name)
         there = {"AUTOTUNE_RUNS": str(self.runs)} if self.runs else {}
+        there["HANDS_TOGETHER"] = str(self.together)
         changed = replace(job, argv=words, environment={**job.environment, **there})
         self.inner.start(changed, name)
         self.after_start(self.inner)
@@ -118,7 +120,7 @@ def searched(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_two_workers_find_what_one_finds_and_confirm_it(tmp_path: Path) -> None:
-    found = many(tmp_path / "run")
+    found = many(tmp_path / "run", FakeHands(together=2))
     alone = search(found.bill, Machine(), tmp_path / "alone")
     assert pick_s(found) <= pick_s(alone) * 1.003
     assert found.explored.pick in found.explored.confirmed
