@@ -1,6 +1,6 @@
 """Words that every report uses for the same thing: machines, prices, settings, spans, fits.
 
-What only first screens say is in `screens/words.py`.
+What only first screens say is in `screens/words.py`, what a tie is with in `ties.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_age, format_bytes, format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-    from autotune.domain.answer.recommendation import Difference
-    from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.outcome import Spread
-    from autotune.report.schema import JobPayload, RecommendationPayload, Row
+    from autotune.report.schema import JobPayload, Row
 
 BASIS = {
     "modelled": "Modelled: no measurement went into it",
@@ -239,53 +237,6 @@ def bound_words(row: Row) -> str:
     times = f"{ratio:.3g} times" if ratio > 1 else f"1/{1.0 / ratio:.3g} of"
     why = DISTURBED_STEP if measured.get("disturbed") else "for a reason it does not know"
     return f"the training steps: each takes {times} the time that the model expects, {why}"
-
-
-def tiebreak_phrase(found: Tiebreak | None, row: Mapping[str, Any]) -> str:
-    """Why a machine was taken that costs the same as another; empty where no tiebreak decided.
-
-    row: the machine with its `duration_s` and `cost_usd`.
-    """
-    if not found:
-        return ""
-    usd, hours = format_usd(found.cost_usd), format_seconds(found.duration_s)
-    if found.by == "cost":
-        own = format_usd(row["cost_usd"]["p50"])
-        return (
-            f"It takes as long as {found.over} ({hours}) and costs clearly less: {own}, not {usd}."
-        )
-    own = format_seconds(row["duration_s"]["p50"])
-    return (
-        f"It costs the same as {found.over} ({usd}) and ends clearly sooner: in {own}, not {hours}."
-    )
-
-
-def tie_phrase(payload: RecommendationPayload) -> str:
-    """What a tie is with, and which of them was taken; empty where there is none."""
-    best, ties = payload.best, payload.ties
-    if not best or not ties:
-        return ""
-    one = "the next best" if ties == (0,) else "one of the alternatives"
-    count = f"{len(ties)} of the alternatives" if len(ties) > 1 else one
-    text = f"Too close to call: nothing known separates it from {count}"
-    close = [each for each in payload.differences if each.place in ties]
-    if close:
-        text = f"Too close to call: {count} may be {_between(close)}"
-    rows = [payload.alternatives[place] for place in ties]
-    least = min(row.duration_s.p50 for row in rows)
-    if best.basis == "measured" and least < best.duration_s.p50:
-        text += f" (the fastest took {format_seconds(least)}); this is the simpler one"
-    return f"{text}."
-
-
-def _between(close: Sequence[Difference]) -> str:
-    """How much better and how much worse; "just as good" below one in a hundred."""
-    low, high = min(each.low for each in close), max(each.high for each in close)
-    if max(-low, high) < LEAST_TOLD:
-        return "just as good"
-    better = f"up to {-low * 100:.0f} % better" if low <= -LEAST_TOLD else "just as good"
-    to = "" if low <= -LEAST_TOLD else "up to "
-    return f"{better} or {to}{max(high, 0.0) * 100:.0f} % worse"
 
 
 def memory_phrase(row: Row) -> str:

@@ -23,9 +23,9 @@ from autotune.report.phrases import (
     marks_note,
     price_marks,
     sentence,
-    tiebreak_phrase,
 )
 from autotune.report.sections.limits import chances, limit_phrases
+from autotune.report.ties import tiebreak_phrase
 
 if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block

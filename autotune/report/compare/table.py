@@ -29,12 +29,12 @@ from autotune.report.phrases import (
     price_marks,
     probability,
     step_arithmetic,
-    tiebreak_phrase,
 )
 from autotune.report.sections.answer import assumed_section, warnings_section
 from autotune.report.sections.glossary import with_words
 from autotune.report.sections.limits import chances, contradictions_section, stated_limits
 from autotune.report.sections.unknown_lengths import open_blocks, range_cell
+from autotune.report.ties import tiebreak_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

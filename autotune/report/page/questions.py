@@ -44,11 +44,12 @@ from autotune.report.page.machines import (
     misfits_words,
     plane_html,
 )
-from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on, tie_phrase
+from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
 from autotune.report.screens.screen import change_words, difference_words, settings_phrase
 from autotune.report.sections.answer import recommendation_sections
 from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
 from autotune.report.sections.what_ifs import opening_words
+from autotune.report.ties import tie_phrase
 
 if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block

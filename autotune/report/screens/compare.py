@@ -18,7 +18,7 @@ from autotune.report.compare.table import (
     why_it_leads,
 )
 from autotune.report.layout.blocks import Paragraph, Section, table
-from autotune.report.phrases import chance, marks_note, tiebreak_phrase
+from autotune.report.phrases import chance, marks_note
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
     closing_section,
@@ -35,6 +35,7 @@ from autotune.report.screens.screen import (
 )
 from autotune.report.sections.limits import chances, stated_limits
 from autotune.report.sections.unknown_lengths import open_blocks, range_cell
+from autotune.report.ties import tiebreak_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

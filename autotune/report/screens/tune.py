@@ -20,8 +20,6 @@ from autotune.report.phrases import (
     price_marks,
     saved_phrase,
     sentence,
-    tie_phrase,
-    tiebreak_phrase,
 )
 from autotune.report.screens.infeasible import nothing_fits_sections
 from autotune.report.screens.screen import (
@@ -47,6 +45,7 @@ from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_veri
 from autotune.report.sections.settings import MACHINE, against, unmeasured_machines
 from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open, open_blocks
 from autotune.report.sections.what_ifs import OPENINGS, opening_words
+from autotune.report.ties import tie_phrase, tiebreak_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,8 +26,6 @@ from autotune.report.phrases import (
     sentence,
     speed_phrase,
     step_arithmetic,
-    tie_phrase,
-    tiebreak_phrase,
     token_arithmetic,
     usd_span,
 )
@@ -51,6 +49,7 @@ from autotune.report.sections.settings import (
 from autotune.report.sections.unknown_lengths import lengths_open, open_blocks, range_phrase
 from autotune.report.sections.waterfall import journey_sections
 from autotune.report.sections.what_ifs import choices_section, closed_section
+from autotune.report.ties import tie_phrase, tiebreak_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
