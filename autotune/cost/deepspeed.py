@@ -125,7 +125,8 @@ class Transient:
         """Of rows that train so many elements of e bytes.
 
         Formula: stage 2 at the step 2 e P/N (gradients and their flat copy) + 4 P/N in fp32, and
-        without a fused kernel 4 P/N more while Adam runs, when e-wide ones are gone; stage 3 the
+        without a fused kernel 4 P/N more while Adam runs (8 before torch 2.1), when e-wide ones are
+        gone; stage 3 the
         same for one sub-group, beside a standing partition. Stage 1 copies its partition beside
         all gradients, e P/N, and has let go of e P where the step makes fp32 ones.
         """
@@ -138,7 +139,8 @@ class Transient:
         three = runs(columns) & columns.equals("sharding", "zero3")
         bucket = element * elements
         reduced = element * np.minimum(trainable, elements)
-        foreach = np.where(columns.equals("optimizer", "adamw_torch"), 2.0 * master, 0.0)
+        whole = 1.0 + job.software.update_copies  # gradients, and AdamW's temporaries
+        foreach = np.where(columns.equals("optimizer", "adamw_torch"), whole * master, 0.0)
         made = np.where(element < master, element + master, master)
         group = np.minimum(share, SUB_GROUP_ELEMENTS)
         one = keeps_gradients(job, columns)

@@ -31,6 +31,14 @@ REENTRANT_UNTIL = (5, 0)
 # Layers that checkpoint themselves, inside of FSDP's unit: Llama, Qwen and Mistral; the others came
 # one release later. Source: transformers 4.51.3 and 4.52.4, modeling_llama.py, modeling_layers.py.
 CHECKPOINTS_INSIDE_FROM = (4, 52)
+# Months from which accelerate leaves gradients unreduced between micro-steps under FSDP2 too: its
+# `no_sync` looked for a method that FSDP2's modules lack. Source: accelerate 1.10.1 and 1.11.0
+# accelerator.py; 1.11 is of 20 October 2025.
+FSDP2_DEFERS_FROM, FSDP2_DEFERS_SINCE = (1, 11), (2025, 11)
+# torch's AdamW updates a list of tensors at once by default from 2.0 on, FSDP's flat parameters
+# from 2.1, and from then on makes its denominator in place. Source: torch 1.13.1, 2.0.1 and 2.1.2
+# optim/adamw.py, optim/optimizer.py `_default_to_fused_or_foreach`, fsdp/flat_param.py.
+UPDATES_LISTS_FROM, UPDATES_IN_PLACE_FROM = (2, 0), (2, 1)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
@@ -116,6 +124,15 @@ class Software:
         """
         around = self.recomputes_outside_fsdp and self.transformers < CHECKPOINTS_INSIDE_FROM
         return around and self.recomputes_reentrantly
+
+    @property
+    def update_copies(self) -> float:
+        """How often AdamW's denominator is there while it is made, of what is updated at once."""
+        return 1.0 if self.torch >= UPDATES_IN_PLACE_FROM else 2.0
+
+    def updates_in_turn(self, *, flat: bool) -> bool:
+        """Whether AdamW updates one tensor after the other. flat: FSDP's own parameters."""
+        return self.torch < (UPDATES_IN_PLACE_FROM if flat else UPDATES_LISTS_FROM)
 
     @property
     def wraps_adapters_alone(self) -> bool:

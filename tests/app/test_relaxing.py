@@ -17,7 +17,7 @@ from autotune.app.whatif.changes import more_devices
 from autotune.app.whatif.relaxations import _climbing, relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.cost.memory.component import peak_instant
-from autotune.cost.memory.peak import INSTANTS
+from autotune.cost.memory.instants import INSTANTS
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.edit import Edit

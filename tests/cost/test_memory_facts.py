@@ -16,8 +16,9 @@ from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.memory import logits
 from autotune.cost.memory.component import COMPONENT
+from autotune.cost.memory.instants import INSTANTS
 from autotune.cost.memory.modelling_code import windowed_share
-from autotune.cost.memory.peak import INSTANTS, instants
+from autotune.cost.memory.peak import instants
 from autotune.cost.memory.step import Step
 from autotune.domain.job import Job, Lengths, Method
 

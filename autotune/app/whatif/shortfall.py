@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from autotune.cost.memory.component import peak_instant
-from autotune.cost.memory.peak import INSTANTS
+from autotune.cost.memory.instants import INSTANTS
 from autotune.domain.answer.recommendation import LongestBatch, Shortfall
 from autotune.domain.units import format_count
 

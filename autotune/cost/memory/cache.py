@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.cost.columns import Columns, FloatArray
-    from autotune.cost.memory.peak import Instant
+    from autotune.cost.memory.instants import Instant
     from autotune.cost.memory.step import Step
     from autotune.domain.job import Job, Lengths
 

@@ -27,8 +27,9 @@ from autotune.cost.constants import KINDS, RESERVED_KINDS, memory_constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.cache import Cache, cache_terms
+from autotune.cost.memory.instants import PARTS
 from autotune.cost.memory.modelling_code import unsloths
-from autotune.cost.memory.peak import PARTS, instants
+from autotune.cost.memory.peak import instants
 from autotune.cost.memory.step import Step
 from autotune.cost.spread.fitting import chance_of_fitting
 from autotune.cost.spread.memory import (

@@ -16,62 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory import logits as head_memory
+from autotune.cost.memory.instants import PARTS, Instant
 from autotune.cost.memory.states import (
     dequantised_bytes,
     merged_experts_bytes,
     unpacked_head_bytes,
 )
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import FloatArray
+    from autotune.cost.columns import BoolArray, FloatArray
     from autotune.cost.memory.step import Step
-
-# Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
-PARTS = (
-    "weights", "adapters", "gradients", "optimizer", "activations", "logits", "workspace",
-)  # fmt: skip
-
-# Every instant in words. Forward and backward pass the layers in opposite orders.
-INSTANTS: dict[str, tuple[str, str]] = {
-    "reference": ("forward", "the reference model's forward pass over both answers"),
-    "layer forward": ("forward", "the forward pass of a decoder layer"),
-    "adapted forward": ("forward", "the forward pass of the top layer, at DoRA's norm of a weight"),
-    "head forward": ("forward", "the forward pass of the output head and the loss"),
-    "head backward": ("backward", "the backward pass of the loss and its logits"),
-    "head gradient": ("backward", "the gradient of the output head"),
-    "final norm": ("backward", "the backward pass of the final norm"),
-    "first layer": (
-        "backward", "the backward pass of the top layer, with what all layers kept still there",
-    ),
-    "last layer": (
-        "backward", "the backward pass of the bottom layer, with the gradients of all others there",
-    ),
-    "end of backward": ("backward", "the end of the backward pass"),
-    "optimizer": ("optimizer", "the optimizer step"),
-    "evaluation": ("evaluation", "an evaluation batch"),
-    "saving": ("save", "a checkpoint save"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """[bytes] alive at one instant. Shapes [rows]."""
-
-    weights: FloatArray
-    adapters: FloatArray
-    gradients: FloatArray
-    optimizer: FloatArray
-    activations: FloatArray
-    logits: FloatArray
-    workspace: FloatArray
-
-    @property
-    def total(self) -> FloatArray:
-        """[bytes] sum of the parts."""
-        total: FloatArray = np.sum([getattr(self, name) for name in PARTS], axis=0)
-        return total
 
 
 def instants(step: Step) -> dict[str, Instant]:
@@ -247,17 +202,27 @@ def _share(step: Step, elements: float) -> FloatArray:
     return elements * step.element / step.static.gradient_shards * step.static.gradients_here
 
 
+def _fsdp(step: Step) -> BoolArray:
+    """[rows] whose gradients stay whole until FSDP has reduced their unit."""
+    return step.unreduced.root > 0.0
+
+
+def _heads_share(step: Step) -> FloatArray:
+    """[bytes] of the head's gradient that has been reduced, while the layers' backward runs."""
+    return np.where(_fsdp(step), 0.0, _share(step, step.size.head or step.size.embedding))
+
+
 def _head_gradient(step: Step) -> Instant:
     """The head's weight gradient: new beside what is held; under autocast a 16-bit one first."""
     model = step.job.model
-    new = float(model.vocab_size * model.hidden_size)
+    new = float(model.vocab_size * model.hidden_size) * step.element
     resident = _resident(step, _held(step))
     return replace(
         resident,
         activations=step.saved + step.final_norm + _output(step),
         logits=head_memory.gradient_bytes(step.job, step.tokens, step.compute),
         workspace=resident.workspace
-        + new * step.element
+        + np.where(_fsdp(step), step.unreduced.head, new)
         + _graph_casts(step)
         + 2.0 * step.head_cast
         + step.static.zero.backward,
@@ -265,12 +230,14 @@ def _head_gradient(step: Step) -> Instant:
 
 
 def _final_norm(step: Step) -> Instant:
-    head = step.size.head or step.size.embedding
-    resident = _resident(step, _so_far(step, _share(step, head)))
+    resident = _resident(step, _so_far(step, _heads_share(step)))
     return replace(
         resident,
         activations=step.saved + step.final_norm + step.final_norm_backward,
-        workspace=resident.workspace + _graph_casts(step) + step.static.zero.backward,
+        workspace=resident.workspace
+        + step.unreduced.head
+        + _graph_casts(step)
+        + step.static.zero.backward,
     )
 
 
@@ -283,6 +250,15 @@ def _recomputed(step: Step) -> FloatArray:
     return np.where(step.reentrant, step.hidden, 0.0)
 
 
+def _within(step: Step) -> FloatArray:
+    """[bytes] the most of one layer's backward: its tensors, or its gradients as FSDP reduces them.
+
+    When all of its gradients are made, what its forward kept is gone.
+    """
+    tensors = step.layer.backward - step.shared + _recomputed(step)
+    return np.maximum(tensors, 2.0 * step.unreduced.layer + step.hidden)
+
+
 def _first_layer(step: Step) -> Instant:
     """The layer nearest the head: everything below it is still kept.
 
@@ -290,14 +266,14 @@ def _first_layer(step: Step) -> Instant:
     only that one. Source: a layer less in the head, and in the last layer, makes 18 of
     fms-acceleration's runs on two and four GPUs exact to 3 MB.
     """
-    head = step.size.head or step.size.embedding
-    resident = _resident(step, _so_far(step, _share(step, head)))
+    resident = _resident(step, _so_far(step, _heads_share(step)))
     below = step.saved - np.where(step.checkpointing, 0.0, step.layer.kept)
     casts = np.where(step.checkpointing, _layer_casts(step), _graph_casts(step))
     return replace(
         resident,
-        activations=below + step.layer.backward - step.shared + _recomputed(step),
+        activations=below + _within(step),
         workspace=resident.workspace
+        + step.unreduced.head
         + 2.0 * step.gathered_layer
         + casts
         + step.static.zero.backward,
@@ -306,19 +282,19 @@ def _first_layer(step: Step) -> Instant:
 
 def _last_layer(step: Step) -> Instant:
     """The layer nearest the embedding: the gradients of all others exist."""
-    later = step.static.gradients - _share(step, step.size.layer + step.size.embedding)
-    later = np.where(step.job.model.tied_head, later + _share(step, step.size.embedding), later)
+    later = step.static.gradients - _share(step, step.size.layer)
+    waits = np.where(_fsdp(step), _share(step, step.size.head + step.size.embedding), 0.0)
+    own = 0.0 if step.job.model.tied_head else _share(step, step.size.embedding)
+    later = later - np.where(_fsdp(step), waits, own)
     resident = _resident(step, _so_far(step, later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
     # the newest of the gradients that stay is the one that `layer.backward` counts
     others = step.saved + (step.job.model.num_layers - 2.0) * step.hidden
     return replace(
         resident,
-        activations=step.layer.backward
-        - step.shared
-        + np.where(step.retains, others, step.hidden)
-        + _recomputed(step),
+        activations=_within(step) + np.where(step.retains, others, step.hidden),
         workspace=resident.workspace
+        + step.unreduced.head
         + step.gathered_layer
         + _layer_casts(step)
         + new
@@ -327,17 +303,22 @@ def _last_layer(step: Step) -> Instant:
 
 
 def _end(step: Step) -> Instant:
-    """Embedding gradients: a tied head adds two of them up; accumulation adds one more."""
-    resident = _resident(step, _so_far(step, step.static.gradients))
+    """Embedding gradients: a tied head adds two of them up; accumulation adds one more.
+
+    FSDP has those of the root whole, and once more to reduce them.
+    """
+    waits = np.where(_fsdp(step), _share(step, step.size.head + step.size.embedding), 0.0)
+    resident = _resident(step, _so_far(step, step.static.gradients - waits))
     resident = replace(resident, workspace=resident.workspace + step.static.zero.backward)
     if step.job.method.is_lora:
         return resident
-    more = (2.0 if step.job.model.tied_head else 0.0) + step.accumulates
-    whole = step.size.embedding * step.element
+    tied = step.job.model.tied_head
+    added = ((2.0 if tied else 0.0) + step.accumulates) * step.size.embedding * step.element
+    reduced = (3.0 if tied else 2.0) * step.unreduced.root
     return replace(
         resident,
         activations=step.hidden,
-        workspace=resident.workspace + more * whole,
+        workspace=resident.workspace + np.where(_fsdp(step), reduced, added),
     )
 
 

@@ -324,6 +324,19 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     )
 
 
+def update_bytes(job: Job, columns: Columns, static: Static, size: Sizes) -> FloatArray:
+    """[bytes] of AdamW's temporaries, which are of what it updates at once; none of DeepSpeed's."""
+    fsdp = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    alone = float(max(size.largest_linear, size.embedding))
+    unit = max(size.largest_layer, size.embedding + size.head)
+    one = static.element * np.where(fsdp, unit, alone) / static.gradient_shards
+    turns = (job.software.updates_in_turn(flat=flat) for flat in (True, False))
+    in_turn = np.where(fsdp, *turns)
+    updated = np.where(in_turn, np.minimum(one, static.gradients), static.gradients)
+    runs = columns.equals("optimizer", "adamw_torch")
+    return np.where(runs, job.software.update_copies * updated, 0.0)
+
+
 def _sums(
     job: Job,
     columns: Columns,
@@ -335,7 +348,8 @@ def _sums(
 
     FSDP reduces at the last micro-step only: until then a device holds the gradients of all
     weights, in the dtype that they travel in, also where its shards lie in the host's memory.
-    torchtune and Composer (llm-foundry) reduce at each, and so does `sync_each_batch`.
+    torchtune and Composer (llm-foundry) reduce at each, and so do `sync_each_batch` and FSDP2 under
+    accelerate before 1.11.
     Source: transformers 5.23 trainer.py, `accelerator.no_sync` around all micro-steps but the last
     (not under DeepSpeed); accelerate 1.15 no_sync, for both of FSDP's versions; litgpt 0.5.13
     finetune/full.py, `no_backward_sync`; torch 2.13 fsdp/_runtime_utils.py, _post_backward_hook.
@@ -347,24 +361,3 @@ def _sums(
         return gradients
     half = columns.equals("precision", "bf16", "fp16")
     return np.where(whole, np.where(half, 2.0, element) * trainable, gradients)
-
-
-def gathered_bytes(
-    job: Job, static: Static, size: Sizes, compute: FloatArray
-) -> tuple[FloatArray, ...]:
-    """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
-
-    The root unit holds embeddings and head and stays gathered; layers come and go, the next one
-    while one runs. Weights travel in the compute dtype, quantised ones as they are stored.
-    Source: Zhao 2023 (PyTorch FSDP) section 3.
-    """
-    missing = np.where(static.weight_shards > 1, 1.0, 0.0)
-    stored = job.method.plain_bytes
-    travels = np.minimum(stored, compute)
-    root = travels * (size.embedding + size.head)
-    inner = static.stored - stored * (size.embedding + size.head)
-    share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
-    if job.method.base in {"16bit", "32bit"}:
-        share = travels
-    layer = size.largest_layer * share
-    return missing * root, missing * layer

@@ -42,15 +42,16 @@ from autotune.cost.memory.states import (
     experts_fused,
     fp32_norms,
     fp32_stream,
-    gathered_bytes,
     keeps_inputs,
     merged_experts_bytes,
     quantised,
     sizes,
     static_bytes,
     unpacked_head_bytes,
+    update_bytes,
 )
 from autotune.cost.memory.transients import layer_transients, norm_transient, scores_forward
+from autotune.cost.memory.units import Unreduced, gathered_bytes
 from autotune.cost.time.attention import masked_share
 from autotune.domain.config import FLASH
 from autotune.frozen import dataclass
@@ -117,6 +118,7 @@ class Step:
     final_norm_backward: FloatArray  # temporaries
     gathered_root: FloatArray  # weights outside the layers, gathered from other devices
     gathered_layer: FloatArray  # weights of one layer, gathered from other devices
+    unreduced: Unreduced  # gradients that FSDP has not reduced yet
     kept_logit: FloatArray  # bytes of a logit that the caller keeps where the loss copies
     cached_casts: FloatArray  # 16-bit copies of trained weights that autocast holds in the forward
     frozen_casts: FloatArray  # 16-bit copies of frozen fp32 weights that the graph holds
@@ -194,6 +196,7 @@ class Step:
             final_norm_backward=tokens * modes.each(lambda mode: norm_transient(model, mode)),
             gathered_root=root,
             gathered_layer=layer_weights,
+            unreduced=Unreduced.of(job, columns, size, compute),
             kept_logit=np.where(static.weight_shards > 1, 4.0, compute),
             cached_casts=2.0 * (trained * size.linear + fp32_adapters * static.trainable),
             frozen_casts=2.0 * frozen * size.linear,
@@ -201,7 +204,7 @@ class Step:
             foreach=np.where(
                 deepspeed.runs(columns),
                 static.zero.step,
-                np.where(columns.equals("optimizer", "adamw_torch"), static.gradients, 0.0),
+                update_bytes(job, columns, static, size),
             ),
             eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
             room=device_memory.capacity(columns) - device_memory.context(columns),

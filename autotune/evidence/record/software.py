@@ -15,7 +15,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autotune.domain.software import Software, Version
+from autotune.domain.software import (
+    FSDP2_DEFERS_FROM,
+    FSDP2_DEFERS_SINCE,
+    Software,
+    Version,
+)
 from autotune.evidence.record.kernels import (
     FMS,
     OWN_CODE,
@@ -190,6 +195,7 @@ def software_of(row: Row) -> Software:
         own_model=own_model or trainer == "torchtune",
         steps_in_backward=steps_in_backward,
         fused_adapters=fused_adapters,
+        syncs_each_batch=reduces_each(row, trainer, stated["accelerate"]),
         empties_cache="cache emptied every" in row.notes,
         gptq=gptq_of(row),
         kbit_upcast=upcast,
@@ -198,6 +204,16 @@ def software_of(row: Row) -> Software:
         stack=stack,
         trainer=trainer,
     )
+
+
+def reduces_each(row: Row, trainer: str, accelerate: Version | None) -> bool:
+    """Whether gradients are reduced after each micro-step: FSDP2 by an older accelerate."""
+    if (
+        trainer not in HF_TRAINERS
+        or "fsdp2" not in f"{row.words['parallelism']} {row.notes}".lower()
+    ):
+        return False
+    return row.date < FSDP2_DEFERS_SINCE if accelerate is None else accelerate < FSDP2_DEFERS_FROM
 
 
 FSDP_CHECKPOINTS = "fsdp_activation_checkpointing"  # accelerate's, which wraps inside of units
