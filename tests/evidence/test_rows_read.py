@@ -455,3 +455,20 @@ def test_packed_rows_that_attend_to_themselves_are_read_as_packed() -> None:
     assert whole.config.packing == "off"
     assert whole.job.lengths.mean == 8192
     assert used(notes="adapters in bf16").config.adapter_dtype == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "notes", "each"),
+    [
+        ("fsdp2", "axolotl", True),
+        ("fsdp", "axolotl, FSDP2, accelerate 1.10.1", True),
+        ("fsdp2", "axolotl, accelerate 1.11.0", False),
+        ("fsdp", "axolotl", False),  # the first FSDP waits for the last micro-step
+        ("fsdp2", "torchtune", False),
+    ],
+)
+def test_the_second_fsdp_reduced_at_each_micro_step_until_accelerate_1_11(
+    parallelism: str, notes: str, *, each: bool
+) -> None:
+    found = used(n_gpus="4", global_batch="32", parallelism=parallelism, notes=notes)
+    assert found.job.software.syncs_each_batch is each
