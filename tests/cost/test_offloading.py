@@ -63,7 +63,7 @@ def test_offloaded_shards_leave_what_is_gathered_and_the_activations(lab: Any) -
         for value in ("none", "all")
     )
     assert away["weights"] == away["gradients"] == away["optimizer"] == 0.0
-    root = 2.0 * 2 * LLAMA.vocab_size * LLAMA.hidden_size
+    root = 2.0 * 2 * job.model.vocab_size * job.model.hidden_size
     assert away["workspace"] >= root  # gathered, in 16 bit
     assert away["activations"] + away["logits"] > 0.0
     assert away["total"] < 0.6 * here["total"]
