@@ -22,10 +22,11 @@ from autotune.cost.memory.states import (
     merged_experts_bytes,
     unpacked_head_bytes,
 )
+from autotune.cost.memory.units import waits
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.cost.columns import FloatArray
     from autotune.cost.memory.step import Step
 
 
@@ -202,14 +203,9 @@ def _share(step: Step, elements: float) -> FloatArray:
     return elements * step.element / step.static.gradient_shards * step.static.gradients_here
 
 
-def _fsdp(step: Step) -> BoolArray:
-    """[rows] whose gradients stay whole until FSDP has reduced their unit."""
-    return step.unreduced.root > 0.0
-
-
 def _heads_share(step: Step) -> FloatArray:
     """[bytes] of the head's gradient that has been reduced, while the layers' backward runs."""
-    return np.where(_fsdp(step), 0.0, _share(step, step.size.head or step.size.embedding))
+    return np.where(waits(step.unreduced), 0.0, _share(step, step.size.head or step.size.embedding))
 
 
 def _head_gradient(step: Step) -> Instant:
@@ -222,7 +218,7 @@ def _head_gradient(step: Step) -> Instant:
         activations=step.saved + step.final_norm + _output(step),
         logits=head_memory.gradient_bytes(step.job, step.tokens, step.compute),
         workspace=resident.workspace
-        + np.where(_fsdp(step), step.unreduced.head, new)
+        + np.where(waits(step.unreduced), step.unreduced.head, new)
         + _graph_casts(step)
         + 2.0 * step.head_cast
         + step.static.zero.backward,
@@ -283,9 +279,9 @@ def _first_layer(step: Step) -> Instant:
 def _last_layer(step: Step) -> Instant:
     """The layer nearest the embedding: the gradients of all others exist."""
     later = step.static.gradients - _share(step, step.size.layer)
-    waits = np.where(_fsdp(step), _share(step, step.size.head + step.size.embedding), 0.0)
+    rest = np.where(waits(step.unreduced), _share(step, step.size.head + step.size.embedding), 0.0)
     own = 0.0 if step.job.model.tied_head else _share(step, step.size.embedding)
-    later = later - np.where(_fsdp(step), waits, own)
+    later = later - np.where(waits(step.unreduced), rest, own)
     resident = _resident(step, _so_far(step, later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
     # the newest of the gradients that stay is the one that `layer.backward` counts
@@ -307,8 +303,8 @@ def _end(step: Step) -> Instant:
 
     FSDP has those of the root whole, and once more to reduce them.
     """
-    waits = np.where(_fsdp(step), _share(step, step.size.head + step.size.embedding), 0.0)
-    resident = _resident(step, _so_far(step, step.static.gradients - waits))
+    rest = np.where(waits(step.unreduced), _share(step, step.size.head + step.size.embedding), 0.0)
+    resident = _resident(step, _so_far(step, step.static.gradients - rest))
     resident = replace(resident, workspace=resident.workspace + step.static.zero.backward)
     if step.job.method.is_lora:
         return resident
@@ -318,7 +314,7 @@ def _end(step: Step) -> Instant:
     return replace(
         resident,
         activations=step.hidden,
-        workspace=resident.workspace + np.where(_fsdp(step), reduced, added),
+        workspace=resident.workspace + np.where(waits(step.unreduced), reduced, added),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.cost.memory.states import Sizes, Static
     from autotune.domain.job import Job
 
@@ -49,6 +49,11 @@ class Unreduced:
             root=element * (size.embedding + size.head),
             layer=element * size.largest_layer,
         )
+
+
+def waits(unreduced: Unreduced) -> BoolArray:
+    """[rows] whose gradients stay whole until their unit is reduced."""
+    return unreduced.root > 0.0
 
 
 def gathered_bytes(

@@ -164,8 +164,9 @@ PACKAGES = (
 
 def software_of(row: Row) -> Software:
     """The profile of the run. Versions that nobody states follow from the date."""
-    stated = {package: version_of(package, row.notes) for package in PACKAGES}
-    reentrant = reentrant_of(row.notes)
+    notes = row.notes
+    stated = {package: version_of(package, notes) for package in PACKAGES}
+    reentrant = reentrant_of(notes)
     pinned = _pinned(row)
     by_date = pinned or (_at(TRANSFORMERS, row.date), _at(TORCH, row.date))
     transformers = stated["transformers"] or by_date[0]
