@@ -37,6 +37,7 @@ from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.memory import logits as head_memory
 from autotune.cost.memory.modelling_code import unsloths
+from autotune.cost.memory.peak import BETWEEN_BATCHES
 from autotune.domain.units import MIB
 from autotune.frozen import dataclass
 
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 # Batches between two emptyings of the cache, on average before the longest one: peft's comparison
 # empties it every ten.
 BEFORE_LONGEST = 5
-# Instants that need nothing of what the batch makes.
-_BETWEEN = ("optimizer", "saving")
 FP32_BYTES = 4.0
 BLOCK_STEP = 2.0 * MIB  # kRoundLarge of the allocator: blocks of logits grow by that
 # Of the logarithm, beside the spread by order: 80 replays of steps like Llama's with 32k and 64k
@@ -149,7 +148,7 @@ def cache_terms(
     job: Job, columns: Columns, step: Step, instants: Mapping[str, Instant]
 ) -> tuple[Cache, FloatArray]:
     """What may be cached, and [bytes] how much more where one spread more of records falls."""
-    within = [item for name, item in instants.items() if name not in _BETWEEN]
+    within = [item for name, item in instants.items() if name not in BETWEEN_BATCHES]
     beside = [np.maximum(x.workspace - step.gathered_root, 0.0) for x in within]
     made = np.max(
         [x.activations + x.logits + own for x, own in zip(within, beside, strict=True)], axis=0

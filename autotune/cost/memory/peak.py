@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.memory.step import Step
 
+# Instants that need nothing of what the batch makes.
+BETWEEN_BATCHES = ("optimizer", "saving")
+
 
 def instants(step: Step) -> dict[str, Instant]:
     """Every instant at which memory can peak, by name."""

@@ -177,6 +177,7 @@ def software_of(row: Row) -> Software:
     stack = stack_of(row, trainer)
     upcast = kbit_upcast_of(row, trainer, stated["trl"])
     around = not own_model and checkpoints_by_model(row, trainer)
+    each = reduces_each(row, trainer, stated["accelerate"])
     kernels, loss = kernels_of(row, transformers)
     steps_in_backward, fused_adapters = own_operations(row)
     return Software(
@@ -196,7 +197,7 @@ def software_of(row: Row) -> Software:
         own_model=own_model or trainer == "torchtune",
         steps_in_backward=steps_in_backward,
         fused_adapters=fused_adapters,
-        syncs_each_batch=reduces_each(row, trainer, stated["accelerate"]),
+        syncs_each_batch=each,
         empties_cache="cache emptied every" in row.notes,
         gptq=gptq_of(row),
         kbit_upcast=upcast,
