@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.catalog.models.families import SEES
 from autotune.domain.errors import InputError
 from autotune.domain.job import AS_SFT, PAIRED, WORK, Uncounted
 from autotune.domain.typed.values import shown
@@ -45,7 +46,6 @@ class Aim:
 
 
 _ON = r"true|1|yes|on"
-_EYES = r".*(-vl\b|-vl-|vision|llava|pixtral|smolvlm|internvl|-ocr\b|/blip|gr00t).*"
 _PICTURES = r".*(stable-diffusion|/sdxl|/flux\.).*"
 _EARS = r".*(whisper|voxtral|/csm-|-asr\b).*"
 _OFF = {"", "false", "none", "null", "0", "0.0", "[]", "{}"}
@@ -63,7 +63,7 @@ _AXOLOTL = (
     Sign("diffusion", "plugins", r".*DiffusionPlugin.*"),
     Sign("classification", "num_labels"), Sign("audio", "base_model", _EARS),
     Sign("classification", "model_type", r".*ForSequenceClassification"),
-    Sign("vision", "processor_type"), Sign("vision", "base_model", _EYES),
+    Sign("vision", "processor_type"), Sign("vision", "base_model", SEES),
     Sign("pretraining", "pretraining_dataset"),
 )  # fmt: skip
 _FACTORY = (
@@ -81,8 +81,8 @@ _FACTORY = (
         "image_max_pixels", "video_max_pixels", "freeze_vision_tower", "image_resolution",
         "freeze_multi_modal_projector", "train_mm_proj_only",
     )),
-    Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
-    Sign("vision", "model", _EYES), Sign("vision", "model_class", "(m|v)llm"),
+    Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", SEES),
+    Sign("vision", "model", SEES), Sign("vision", "model_class", "(m|v)llm"),
     Sign("classification", "model_class", "cls|classification"),
     Sign("preference", "train_dataset", r".*(dpo|preference|pairwise).*"),
     Sign("vision", "train_dataset", r".*(multimodal|mllm).*"),
@@ -125,7 +125,7 @@ _ARGUMENTS = (
     Sign("classification", "task_name", r"cola|mnli|mrpc|qnli|qqp|rte|sst2|stsb|wnli"),
     Sign("evaluation", "do_predict", _ON, unless=("do_train", "per_device_train_batch_size")),
     Sign("inference", "max_new_tokens", unless=_STEPS),
-    Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", _EYES),
+    Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", SEES),
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
     Sign("vision", "vision_model_id"), Sign("vision", "vision_model_name_or_path"),
     Sign("vision", "vision_encoder"), Sign("vision", "freeze_vision"),
@@ -134,7 +134,7 @@ _ARGUMENTS = (
     Sign("diffusion", "resolution"), Sign("diffusion", "pretrained_teacher_model"),
 )  # fmt: skip
 _SWIFT = (
-    Sign("audio", "model", _EARS), Sign("vision", "model", _EYES),
+    Sign("audio", "model", _EARS), Sign("vision", "model", SEES),
     Sign("vision", "freeze_vit"), Sign("vision", "max_pixels"),
     Sign("rl", "rlhf_type", r"ppo|grpo"), Sign("distillation", "rlhf_type", r"gkd|opd\w*"),
     Sign("kto", "rlhf_type", "kto"), Sign("orpo", "rlhf_type", "orpo|simpo|cpo"),

@@ -18,6 +18,7 @@ from autotune.report.campaign.payload import plan_payload
 from autotune.report.campaign.text import PLAN_REPORT
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.compare.table import COMPARE_REPORT
+from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
 from autotune.report.screens.compare import comparison_screen
 from autotune.report.screens.tune import recommendation_screen
@@ -82,6 +83,9 @@ def test_tune_takes_the_machine_that_costs_the_same_and_ends_clearly_sooner(even
     for text in (recommendation_screen(payload), TUNE_REPORT.text(payload)):
         assert f"It costs the same as {A100} ($" in told(text)
         assert "and ends clearly sooner: in " in told(text)
+    page = told(recommendation_html(payload))
+    assert f"1x {H100} leads the 2 machines on which it fits. It costs the same as" in page
+    assert "is the cheapest of" not in page
 
 
 def test_compare_leads_with_the_same_machine_and_says_why(even: Job) -> None:

@@ -26,6 +26,7 @@ from autotune.app.runs.ownership import new_run_dir
 from autotune.app.tune.tune import Options, tune
 from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
+from autotune.evidence.log.read import read_log
 from autotune.report.recorded import recorded_payload
 
 if TYPE_CHECKING:
@@ -77,6 +78,27 @@ def test_a_run_folder_that_is_a_file_is_named_as_one(job: Job, tmp_path: Path) -
     with pytest.raises(InputError, match=r"is a file, and a run needs a folder"):
         tune(job, Options(run_dir=path, fidelity="formula"))
     assert path.read_text() == "mine"
+
+
+def test_an_export_of_another_trainer_leaves_the_runs_own_run_sh(run: Path) -> None:
+    own = (run / "run.sh").read_text()
+    assert "train.py" in own
+    paths, _ = export_run(run, "axolotl")
+    assert {path.parent for path in paths} == {(run / "axolotl").resolve()}
+    assert "axolotl train" in (run / "axolotl" / "run.sh").read_text()
+    again, _ = export_run(run, "hf")
+    assert {path.parent for path in again} == {run.resolve()}
+    assert (run / "run.sh").read_text() == own
+
+
+def test_the_log_of_an_export_is_found_in_its_run(run: Path) -> None:
+    export_run(run, "trl")
+    state = run / "trl" / "output" / "trainer_state.json"
+    state.parent.mkdir()
+    shutil.copy(
+        ROOT / "tests" / "learn" / "fixtures" / "llamafactory" / "trainer_state.json", state
+    )
+    assert read_log(run) == read_log(state)
 
 
 def test_a_folder_of_another_version_is_refused_in_words(run: Path) -> None:

@@ -183,6 +183,18 @@ def test_what_is_no_model_is_an_input_error_without_asking_the_hub(
         find_model(text)
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-VL-7B-Instruct", "google/paligemma-3b"])
+def test_no_text_model_is_offered_for_one_that_sees(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_OFFLINE", "1")
+    with pytest.raises(InputError, match="unknown model") as refused:
+        find_model(name)
+    assert "did you mean" not in refused.value.message
+    assert "reads pictures" in refused.value.message
+    assert "config.json" in str(refused.value.hint)
+
+
 def test_a_hub_id_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

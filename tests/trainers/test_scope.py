@@ -118,6 +118,21 @@ def test_what_is_not_priced_is_refused_in_the_first_line_with_its_reason(
     assert refused.value.hint
 
 
+@pytest.mark.parametrize("model", ['"Qwen/Qwen2.5-1.5B", ', 'model="Qwen/Qwen2.5-1.5B", '])
+@pytest.mark.parametrize("kind", ["GRPO", "Reward", "SFT"])
+def test_a_model_that_is_named_to_its_trainer_is_read(
+    tmp_path: Path, kind: str, model: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"from trl import {kind}Config, {kind}Trainer\n"
+        f'args = {kind}Config(output_dir="out", per_device_train_batch_size=4)\n'
+        f"{kind}Trainer({model}args=args, train_dataset=rows).train()\n"
+    )
+    (found,) = load_jobs(path, asked(priced_as=None if kind == "SFT" else "sft"))
+    assert found.job.model.name == "Qwen/Qwen2.5-1.5B"
+
+
 @pytest.mark.parametrize("name", ["axolotl-ipo.yml", "handbook.yaml", "grpo.py"])
 def test_as_sft_prices_it_and_says_so_first(tmp_path: Path, name: str) -> None:
     own = {} if name.startswith("axolotl") else {"method.kind": "full"}

@@ -174,7 +174,8 @@ def _write(
 def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
     """Write a finished run's pick in another format; returns the paths and the notes.
 
-    Raises InputError when nothing was picked.
+    In a folder of its own, so that the run's run.sh stays what its answer names. Raises InputError
+    when nothing was picked.
     """
     from autotune.report.recorded import recorded_payload
 
@@ -197,7 +198,16 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
     if not trainers:
         paths, notes = _write_default(pick, orchestrators, run_dir)
         return tuple(paths), notes
-    return _write(to, pick, run_dir, (), alone=True)
+    held = frozenset(payload.get("files") or ())
+    return _write(to, pick, run_dir, (), alone=_RUN not in held or _replaces(to, pick, held))
+
+
+_RUN = "run.sh"
+
+
+def _replaces(to: str, pick: _Pick, held: frozenset[str]) -> bool:
+    """Whether an export writes the files that the run's own run.sh starts, and not another's."""
+    return is_same(to) or export(to, pick.job, pick.offer, pick.config).files.keys() <= held
 
 
 _EXECUTABLE = ".sh"

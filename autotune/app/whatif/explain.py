@@ -92,12 +92,12 @@ def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
     if not len(fitting):
         nearest = int(others[np.argmin(bill.memory_violation[others])])
         over = float(bill.memory_bytes[nearest] - bill.usable_bytes[nearest])
-        value = bill.candidates.value(name, nearest)
+        value = _value(bill, name, nearest)
         if over > 0:
             return f"{value} would need {format_bytes(over)} more than is usable"
         return f"{value} would fit too tightly"
     best = int(fitting[np.argmin(bill.duration_s[fitting])])
-    value = bill.candidates.value(name, best)
+    value = _value(bill, name, best)
     extra = float(bill.duration_s[best] - bill.duration_s[pick])
     if abs(extra) < RELEVANT_FRACTION * float(bill.duration_s[pick]):
         saved = float(bill.memory_bytes[best] - bill.memory_bytes[pick])
@@ -110,6 +110,15 @@ def _clause(bill: Bill, pick: int, name: str, others: np.ndarray) -> str:
         why = " (a tie, so the simpler one is taken)" if tie else untried
         return f"{value} would be {format_seconds(-extra)} faster{why}"
     return f"{value} would take {format_seconds(extra)} longer"
+
+
+def _value(bill: Bill, name: str, index: int) -> str:
+    """A candidate's value of a knob; of torch.compile, also what it compiles."""
+    value = str(bill.candidates.value(name, index))
+    if name != "compile" or value == "off":
+        return value
+    scope = bill.candidates.value("compile_scope", index)
+    return f"{value} ({'whole model' if scope == 'model' else scope})"
 
 
 def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:

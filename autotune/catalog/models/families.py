@@ -286,6 +286,9 @@ TEXT_FAMILY = {
     "mllama_text_model": "",
 }
 
+# Names of models that see: what a person calls them, in a file or on a command line.
+SEES = r".*(-vl\b|-vl-|vision|llava|pixtral|vlm|paligemma|internvl|-ocr\b|/blip|gr00t).*"
+
 # A dense decoder that no family names but that has these keys is read as Llama-like.
 LLAMA_KEYS = (
     "hidden_size",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog import hub
+from autotune.catalog.models.families import SEES
 from autotune.catalog.models.hf_config import (
     MAX_CONFIG_BYTES,
     model_from_config,
@@ -118,6 +119,10 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
             return replace(outcome, plain_name=derived.plain) if derived else outcome
         reason = f"{outcome}; a fine-tune has the shape of its base: name that one"
     _refuse_undescribed(wanted)
+    if re.fullmatch(SEES, wanted, re.IGNORECASE):  # a text model of a like name is another one
+        msg = f'unknown model "{text[:200]}": by its name it reads pictures too'
+        hint = "pass a folder or file with its config.json: the text model inside it is priced"
+        raise InputError(msg, f"{hint}; {reason.partition('; a fine-tune')[0]}")
     if "/" in wanted and not close_matches(wanted, _names()):  # a folder that a job file names
         reason = f"no folder {path}; {reason}"
     raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")

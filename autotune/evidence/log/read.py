@@ -56,7 +56,9 @@ def read_log(path: Path) -> RunLog:
 
 
 def _in_folder(folder: Path) -> Path:
-    named = (folder, folder / OUTPUT, *sorted(folder.glob(VERSIONED), reverse=True))
+    exported = sorted(script.parent / OUTPUT for script in folder.glob("*/run.sh"))
+    written = sorted(folder.glob(VERSIONED), reverse=True)
+    named = (folder, folder / OUTPUT, *written, *exported)
     places = [place for place in named if place.is_dir()]
     found = [checkpoint_state(place) for place in places]
     found += [place / RECORD_FILE for place in places]

@@ -49,7 +49,7 @@ from autotune.report.screens.screen import change_words, difference_words, setti
 from autotune.report.sections.answer import recommendation_sections
 from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
 from autotune.report.sections.what_ifs import opening_words
-from autotune.report.ties import tie_phrase
+from autotune.report.ties import tie_phrase, tiebreak_phrase
 
 if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block
@@ -282,6 +282,9 @@ def _machines_answer(payload: RecommendationPayload) -> str:
     if best and cheapest.caution > best.caution and named != offer_name(best):
         text = f"{offer_name(best)} leads the {format_count(len(among))} machines {which}; {named} "
         text += "may be cheaper, but nobody has measured it."
+    elif best and payload.tiebreak and named != offer_name(best):
+        text = f"{offer_name(best)} leads the {format_count(len(among))} machines {which}. "
+        text += tiebreak_phrase(payload.tiebreak, best)
     return text if kept or not limits else f"{text} No machine keeps {limits}."
 
 

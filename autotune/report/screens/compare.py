@@ -208,5 +208,6 @@ def _short_of(item: Payload) -> str:
         return shortened(item["reason"], 48)
     needs, usable = format_bytes(item["required_bytes"]), format_bytes(item["available_bytes"])
     short = SHORT_OF.get(item.get("short_of") or "", "")
-    close = ", too close" if item["required_bytes"] <= item["available_bytes"] else ""
+    fits = item["required_bytes"] <= item["available_bytes"]
+    close = ", too close" if fits or needs == usable else ""
     return f"{needs} of {usable}{short}{close}"

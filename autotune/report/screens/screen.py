@@ -174,11 +174,11 @@ def difference_words(config: Mapping[str, object], pick: Mapping[str, object], l
         if name == "sharding" and str(value) in SHARDING:
             words.append(SHARDING[str(value)])
         elif name == "compile" and compiles and config.get(SCOPE) == "regional":
-            words.append(f"{change_words(name)} {_switch(value)} ({config[SCOPE]})")
+            words.append(f"{change_words(name)} {switched(value)} ({config[SCOPE]})")
         elif (name, value) == ("sharding", "none"):
             continue  # one device: the machine says so
         elif name != SCOPE or not compiles:
-            words.append(f"{change_words(name)} {_switch(value)}")
+            words.append(f"{change_words(name)} {switched(value)}")
     return within(words, length) or intervals(config, pick) or NO_CHANGE
 
 
@@ -195,7 +195,8 @@ def within(words: Sequence[str], length: int) -> str:
     return ", ".join(words[:shown]) + more
 
 
-def _switch(value: object) -> str:
+def switched(value: object) -> str:
+    """A value of a knob; off or on where Trainer has a switch."""
     return {"none": "off", "full": "on"}.get(str(value), knob_text(value))
 
 

@@ -39,6 +39,7 @@ from autotune.report.screens.screen import (
     settings_phrase,
     shortened,
     shows,
+    switched,
 )
 from autotune.report.sections.answer import limit_blocks, takes_phrase
 from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify
@@ -121,9 +122,10 @@ def _why(payload: RecommendationPayload, best: Row) -> str:
     """What the time is spent on, and what other settings would cost."""
     text = bound_phrase(best)
     told = [
-        f"{change_words(name)} {clause.partition(';')[0]}"
+        f"{change_words(name)} {switched(value)}{rest.partition(';')[0]}"
         for name in TELLING
-        if "would" in (clause := payload.reasons.get(name, ""))
+        for value, _, clause in [payload.reasons.get(name, "").partition(" ")]
+        if "would" in (rest := f" {clause}")
     ]
     if not payload.today and told:
         text += f" Other settings: {'; '.join(told[:2])}."

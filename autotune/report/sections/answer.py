@@ -302,11 +302,11 @@ def _nearest_table(nearest: Sequence[Nearest], best: Row | None) -> Table:
             _unlike(miss, best),
             format_bytes(miss.required_bytes),
             format_bytes(miss.available_bytes),
-            _over(miss),
+            _why_not(miss),
         )
         for miss in nearest
     )
-    return table(rows, "device", "config", ">needs", ">usable", ">over by")
+    return table(rows, "device", "config", ">needs", ">usable", ">why not")
 
 
 def _unlike(miss: Nearest, best: Row | None) -> str:
@@ -316,12 +316,13 @@ def _unlike(miss: Nearest, best: Row | None) -> str:
     return config_phrase(miss.config)
 
 
-def _over(miss: Nearest) -> str:
+def _why_not(miss: Nearest) -> str:
+    """What a miss lacks; what is under nine chances in ten to fit might not."""
     over = miss.required_bytes - miss.available_bytes
     short = miss.short_of or miss.reason
     if over > 0:
-        return format_bytes(over) + ("" if short == "memory" else f" of {short}")
-    return "too close" if short == "memory" else short
+        return f"{format_bytes(over)} too much" + ("" if short == "memory" else f" {short}")
+    return {"memory": "might not fit", "limit": "misses a limit"}.get(short, short)
 
 
 def _probes_section(payload: RecommendationPayload) -> Section:

@@ -40,7 +40,10 @@ _LORA = {
 }  # fmt: skip
 _PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
 _PAIRED = {"DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"}
-_TRAINERS = {"SFTTrainer", "Trainer", "UnslothTrainer", *_PAIRED}
+_TRAINERS = {
+    "SFTTrainer", "Trainer", "UnslothTrainer", *_PAIRED,
+    *(name.replace("Config", "Trainer") for name in ARGUMENTS if name.endswith("Config")),
+}  # fmt: skip
 _TRAINER_KEYS = {"max_seq_length", "packing", "dataset_num_proc"}  # of SFTTrainer before trl 0.13
 _PAIRED_KEYS = {"max_length", "max_prompt_length", "beta", "loss_type"}  # of those before trl 0.9
 _LENGTHS = {"max_length", "max_seq_length", "model_max_length"}
