@@ -27,7 +27,7 @@ import numpy as np
 
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import Refused, source_of, timed_cases
-from autotune.evidence.fit.programs import programs_left_out
+from autotune.evidence.fit.programs import new_errors
 from autotune.evidence.fit.spreads import fit_spreads, leave_out, nested_spreads, predicted_by
 from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.learned.effects import (
@@ -80,9 +80,9 @@ def sources_of(cases: Sequence[MeasuredCase]) -> list[Source]:
     steps = measured_steps([case for case in timed if case.teaches_time])
     whole = fit(steps)
     left_out = leave_out(steps, source_of, whole)
-    programs = programs_left_out(steps, [c for c in cases if c.step and c.teaches_time], whole)
-    nested = nested_spreads(left_out, left_out, programs)
-    usual = fit_spreads(left_out, programs)
+    new = new_errors(steps, [c for c in cases if c.step and c.teaches_time], whole)
+    nested = nested_spreads(left_out, left_out, new)
+    usual = fit_spreads(left_out, new)
     by_source: dict[str, list[MeasuredCase]] = defaultdict(list)
     for case in timed:
         by_source[case.group[0]].append(case)

@@ -238,7 +238,7 @@ def _left_out(table: Table) -> dict[str, _Unseen]:
         else:
             left_out = leave_out(whole.steps, unit, whole.fit)
             memory = refit_memory(table.cases, unit).left_out
-        log_sd = nested_sd(sources, left_out, whole.programs, unit)
+        log_sd = nested_sd(sources, left_out, whole.new, unit)
         found[name] = _Unseen(residuals_of(left_out, log_sd), memory)
     return found
 

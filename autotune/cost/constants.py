@@ -60,7 +60,7 @@ class Spreads:
     how much of what the fit says that it is unsure of the means of sources show. Those of `alone`
     take the place of `source` on one GPU, those of `program` where no fit has seen the program
     either; each are the two sides of one spread: such runs are slower than the model rather than
-    faster.
+    faster. That of `device` takes its place where no fit has seen the device.
     """
 
     residual: float  # of every step
@@ -75,6 +75,7 @@ class Spreads:
     known: float  # times the standard deviation of constants and offsets
     program_fast: float  # of a run by a program without a measured step, on the side of faster
     program_slow: float  # and on the side of slower
+    device: float  # of a run on a device without a measured step, on both sides
 
 
 @dataclass(frozen=True, slots=True)

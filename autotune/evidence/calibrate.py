@@ -14,7 +14,6 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.cost.model import CostModel
-from autotune.cost.spread.uncertainty import NEVER_MEASURED
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.observation import LOG_SD, TIMES, Calibration
 from autotune.domain.outcome import Z90
@@ -44,7 +43,7 @@ SURPRISE = 2.0  # the model's own standard deviations that still are its error, 
 MOST_NOISE = 3.0
 HERE_LOG_SD = 0.08  # assumption: the same machine
 # Efficiency transferred between devices leaves this one unmeasured.
-ELSEWHERE_LOG_SD = NEVER_MEASURED
+ELSEWHERE_LOG_SD = math.log(1.5) / Z90  # assumption
 BEYOND_NOISE = 3.29  # half a 99.9 % interval
 CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
 CACHE_LOG_SD = 0.08  # assumption: a peak that may hold what the allocator caches

@@ -16,15 +16,15 @@ from autotune.catalog.devices import find_device
 from autotune.cost.constants import Spreads
 from autotune.cost.spread.uncertainty import (
     NEVER_MEASURED_BOARD,
-    NO_OPERATOR_TIMES,
     device_variances,
     program_variances,
 )
 from autotune.evidence.accuracy import Prediction
-from autotune.evidence.cases import UNITS, program_of, source_of, timed_cases
-from autotune.evidence.fit.programs import ProgramErrors, programs_left_out
+from autotune.evidence.cases import UNITS, device_of, program_of, source_of, timed_cases
+from autotune.evidence.fit.programs import NewErrors, WholeErrors, left_out_whole
 from autotune.evidence.fit.spreads import (
     NO_SPREADS,
+    PRIOR,
     LeftOut,
     device_known,
     fit_spreads,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from autotune.evidence.validation.validate import Validation
 
 
-NONE = ProgramErrors((), np.zeros(0))
+NONE = NewErrors(WholeErrors((), np.zeros(0)), WholeErrors((), np.zeros(0), device_of))
 
 
 @cache
@@ -103,7 +103,7 @@ def test_a_fit_that_doubts_more_than_its_sources_differ_is_believed_less() -> No
 
 def test_what_is_assumed_of_a_device_that_nobody_measured_is_not_scaled_away() -> None:
     own = sources()
-    nothing = replace(NO_SPREADS, known=0.0)
+    nothing = replace(NO_SPREADS, known=0.0, device=PRIOR.device)
     unseen = ~device_known(own)
     assert unseen.any()
     assert (own.log_sd(nothing)[unseen] > 0.3).all()
@@ -116,7 +116,7 @@ def case_of(program: str, source: str = "s", as_of: str = "2025-01") -> Any:
 
 def test_a_program_weighs_as_another_however_many_rows_and_releases_it_has() -> None:
     cases = [case_of("a"), *[case_of("b", as_of=m) for m in ("2024", "2024", "2024", "2025")]]
-    found = ProgramErrors(tuple(cases), np.asarray([0.3, 0.0, 0.1, 0.2, 0.5]))
+    found = WholeErrors(tuple(cases), np.asarray([0.3, 0.0, 0.1, 0.2, 0.5]))
     assert found.effects() == {("a",): pytest.approx(0.3), ("b",): pytest.approx(0.3)}
     alone = found.without(("b",), program_of)
     assert list(alone.effects()) == [("a",)]
@@ -125,13 +125,13 @@ def test_a_program_weighs_as_another_however_many_rows_and_releases_it_has() -> 
 def test_programs_that_are_slower_than_the_model_make_the_slow_side_wide() -> None:
     def sides(*effects: float) -> tuple[float, float]:
         cases = tuple(case_of(f"p{i}") for i in range(len(effects)))
-        return ProgramErrors(cases, np.asarray(effects)).sides()
+        return WholeErrors(cases, np.asarray(effects)).sides()
 
     fast, slow = sides(0.1, 0.2, 0.3, 0.4)
     assert slow > 0.25 + fast
     even = sides(-0.2, 0.2)
     assert even[0] == pytest.approx(even[1])
-    assert NONE.sides()[0] == pytest.approx(NONE.sides()[1])
+    assert NONE.programs.sides()[0] == pytest.approx(NONE.programs.sides()[1])
     few, many = sides(-0.2, 0.2), sides(*[-0.2, 0.2] * 20)
     assert few[0] > many[0] > 0.19  # as sure as their number allows, no surer than they differ
 
@@ -141,7 +141,7 @@ def test_a_program_is_predicted_by_a_fit_that_has_none_of_it_and_every_release_c
     cases = [c for c in read_cases(SHIPPED_ROWS).cases if c.step and c.teaches_time]
     peft = [case for case in cases if case.job.software.stack == "peft"]
     assert any(case.older for case in peft)
-    found = programs_left_out(own.steps, peft, fit(own.steps))
+    found = left_out_whole(own.steps, peft, fit(own.steps), program_of)
     assert list(found.effects()) == [("peft",)]
     assert found.effects()["peft",] > 0.2  # its loop is slower than the Trainer's
     assert len(found.cases) == len(peft)
@@ -161,6 +161,20 @@ def test_a_new_program_a_board_in_a_slot_and_several_gpus_reach_further_on_the_s
     assert (slow[further] > fast[further]).all()
     assert not further.all()
     assert slow[~further] == pytest.approx(fast[~further])
+
+
+def test_devices_left_out_whole_size_a_new_one_and_the_judged_one_sizes_nothing() -> None:
+    own = sources()
+    cards = ("rtx-4090", "l40")
+    some = [case for case in own.steps.cases if case.offer.device.name in cards]
+    found = left_out_whole(own.steps, some, fit(own.steps), device_of)
+    assert set(found.effects()) == {(name,) for name in cards}
+    alike = NewErrors(NONE.programs, replace(found, slower=np.zeros(len(some))))
+    wild = NewErrors(NONE.programs, replace(found, slower=np.full(len(some), 1.5)))
+    assert alike.device_sd() < NONE.device_sd() < fit_spreads(own, wild).device
+    rest = [each.without(("l40",), device_of) for each in (alike, wild)]
+    assert all(set(each.devices.effects()) == {("rtx-4090",)} for each in rest)
+    assert fit_spreads(own, alike).device == alike.device_sd()
 
 
 def test_what_one_source_leaves_open_of_its_program_shrinks_with_further_sources() -> None:
@@ -189,10 +203,10 @@ def test_one_gpu_has_two_sides_of_its_own_sized_on_sources_of_one_gpu() -> None:
 def test_what_a_device_leaves_open_shrinks_as_sources_come_and_does_not_fall_with_the_first() -> (
     None
 ):
-    spreads = replace(NO_SPREADS, source=0.1, alone_fast=0.15, alone_slow=0.2)
+    spreads = replace(NO_SPREADS, source=0.1, alone_fast=0.15, alone_slow=0.2, device=0.3)
     board, server = find_device("rtx-4090"), find_device("a100-sxm4-80gb")
     sides = [device_variances(board, n, spreads, 1) for n in (0, 1, 2, 30)]
-    assert sides[0][0] == pytest.approx(NO_OPERATOR_TIMES**2)
+    assert sides[0][0] == pytest.approx(0.3**2 - 0.15**2)  # beside what a source has
     assert sum(sides[0]) == pytest.approx(NEVER_MEASURED_BOARD**2)
     totals = [sum(side) for side in sides]
     assert totals == sorted(totals, reverse=True)

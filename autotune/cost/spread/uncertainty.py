@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.catalog.operators import gemm_times
 from autotune.cost.batches import padded_length, unchanging_lengths
 from autotune.cost.constants import fitted
 from autotune.cost.spread.gradient import TINY, host_share, parameter_variance
@@ -34,15 +33,14 @@ if TYPE_CHECKING:
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
-# A device that no measured step speaks of: the 80 % interval reaches a factor 1.5 each way, more
-# where not even its matrix products were timed, most for a processor. Sources that measure it take
-# this away one after the other (`device_variances`).
-NEVER_MEASURED = math.log(1.5) / Z90
-NO_OPERATOR_TIMES, PROCESSOR = 0.38, 0.60
-# Of such devices, boards in a PCIe slot (GeForce, T4, L4, A10) reach a factor 2 on the slow side:
-# they sit in hosts of any kind, under limits of power and cooling that no data sheet states.
-# Assumption. Published runs that are in no fit mostly took 1.4 to 2.1 times the model's time on an
-# A10G, A10, T4 and RTX 5090 (docs/accuracy.md, docs/decisions.md).
+# A processor that no measured step speaks of; other devices of which none does have a spread of the
+# record, of devices left out whole (`Spreads.device`). Sources that measure a device take it away
+# one after the other (`device_variances`).
+PROCESSOR = 0.60
+# Of devices without a measured step, boards in a PCIe slot (GeForce, T4, L4, A10) reach a factor 2
+# on the slow side: they sit in hosts of any kind, under limits of power and cooling that no data
+# sheet states. Assumption. Published runs that are in no fit mostly took 1.4 to 2.1 times the
+# model's time on an A10G, A10, T4 and RTX 5090 (docs/accuracy.md, docs/decisions.md).
 NEVER_MEASURED_BOARD = math.log(2.0) / Z90
 # The processor beside a board in a slot is anyone's, from clouds' old Xeons to desktops: seconds to
 # issue a kernel reach a factor 2 each way. Assumption; published runs that wait for it took 0.36
@@ -199,6 +197,14 @@ def board_variance(device: Device, model: Fitted, gpus: int = 1) -> float:
     return device_variances(device, model.devices.get(device.name, 0), model.spreads, gpus)[1]
 
 
+def board_share(device: Device, model: Fitted, stack: str, gpus: int) -> float:
+    """What a board in a slot adds, of all that is added on the slow side alone."""
+    board, count = board_variance(device, model, gpus), np.asarray([float(gpus)])
+    _, program = programs_of(count, model.programs.get(stack, 0), model.spreads)
+    rest = float(slow_source_variance(count, program, model.spreads)[0])
+    return board / max(board + rest, TINY)
+
+
 def device_variances(
     device: Device, sources: int, spreads: Spreads, gpus: int
 ) -> tuple[float, float]:
@@ -207,10 +213,12 @@ def device_variances(
     sources: how many have measured steps on it. One of them leaves open what is the device and what
     the source: whoever leaves that source out judges the device as one that nobody measured, so
     that its spread shrinks as sources come, and does not fall with the first. gpus: of the run.
-    Formula: as `program_variances`, p what is assumed of a device without a step.
+    Formula: as `program_variances`, p what the spread of devices left out whole has beside that of
+    sources.
     """
     source = spreads.source if gpus > 1 else spreads.alone_fast
-    both = _left(never_measured_sd(device), source, sources)
+    never = PROCESSOR if device.is_cpu else math.sqrt(max(spreads.device**2 - source**2, 0.0))
+    both = _left(never, source, sources)
     both = max(both, LABEL_IN_DOUBT.get(device.name, 0.0) ** 2)
     if device.form_factor != "pcie":
         return both, 0.0
@@ -334,13 +342,6 @@ def sd_of_device(device: Device, model: Fitted, gpus: int = 1) -> float:
         return usual
     left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
     return min(usual, math.hypot(left, device.rates.log_sd))
-
-
-def never_measured_sd(device: Device) -> float:
-    """Log standard deviation that a device adds of which no measured step speaks."""
-    if device.is_cpu:
-        return PROCESSOR
-    return NEVER_MEASURED if gemm_times(device.name) is not None else NO_OPERATOR_TIMES
 
 
 def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:

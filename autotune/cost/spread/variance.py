@@ -14,10 +14,12 @@ import numpy as np
 from autotune.catalog.software import OWN_LOOP
 from autotune.cost.bill import slow_log_sd
 from autotune.cost.constants import fitted
+from autotune.cost.spread.gradient import TINY
 from autotune.cost.spread.joint import DEVICE, PROGRAM, STEP, loadings
 from autotune.cost.spread.uncertainty import (
     MEASURED_DEVICE,
     MEASURED_PROCESSOR,
+    board_share,
     board_variance,
     is_new_program,
     program_range,
@@ -49,6 +51,7 @@ COMPONENTS = {
 STEP_WORDS = "a few measured steps of this job: a probe, or `evidence:` in the job file"
 DOCTOR = "what this machine does in a second: `autotune doctor --measure`, a minute"
 READ_HERE = "read from this machine"  # how the source of an offer's memory begins
+BOARD = "board"  # what a slot adds on the side of slower runs
 LEAST = 0.01  # of the variance: less narrows nothing
 
 
@@ -67,7 +70,7 @@ def narrowings(bill: Bill, i: int) -> tuple[Narrowing, ...]:
             if (share := settled.get(cause, 0.0))
         )  # fmt: skip
         left = max(left, 0.0)
-        late = left + slower * (1.0 - settled.get(PROGRAM, 0.0))
+        late = left + slower * (1.0 - settled.get(PROGRAM, settled.get(BOARD, 0.0)))
         if late < (now + slower) * (1.0 - LEAST):
             seconds, z = float(bill.duration_s[i]), Z90
             low, high = (math.exp(z * math.sqrt(side)) for side in (left, late))
@@ -93,16 +96,17 @@ def _facts(bill: Bill, i: int) -> Iterator[tuple[str, dict[str, float], str]]:
         yield cause, {cause: 1.0}, words
     offer = bill.candidates.offer(i)
     device = offer.device
-    words = STEP_WORDS
-    if fitted().offset("device", device.name) is None and bill.basis == "modelled":
+    words, model = STEP_WORDS, fitted()
+    if model.offset("device", device.name) is None and bill.basis == "modelled":
         words = STEP_WORDS.replace("of this job", f"on {device.name}")
     yield "probe", dict.fromkeys(STEP, 1.0), words
     here = device.is_cpu or offer.memory_source.startswith(READ_HERE)
     if here and device.rates is None and bill.basis == "modelled":
-        usual = sd_of_device(device, fitted())
-        left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
-        if left < usual:
-            yield "doctor", {DEVICE: 1.0 - (left / usual) ** 2}, DOCTOR
+        usual = sd_of_device(device, model, offer.count)
+        left = min(MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE, usual)
+        board = board_share(device, model, bill.job.software.stack, offer.count)
+        if left < usual or board:
+            yield "doctor", {DEVICE: 1.0 - (left / max(usual, TINY)) ** 2, BOARD: board}, DOCTOR
 
 
 def new_program_note(job: Job) -> str | None:

@@ -14,7 +14,7 @@ from autotune.domain.errors import InputError
 from autotune.evidence.accuracy import Accuracy, Residual, accuracy_of
 from autotune.evidence.cases import source_of, timed_cases
 from autotune.evidence.fit.memory_left_out import MemoryRefit, refit_memory
-from autotune.evidence.fit.programs import programs_left_out
+from autotune.evidence.fit.programs import new_errors
 from autotune.evidence.fit.spreads import LeftOut, fit_spreads, leave_out, nested_sd
 from autotune.evidence.fit.time import Fit, fit, levels_of_case, measured_steps, settled
 from autotune.evidence.record.table import read_cases
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autotune.evidence.accuracy import Scope
     from autotune.evidence.cases import MeasuredCase
     from autotune.evidence.fit.memory_left_out import MemoryRefit
-    from autotune.evidence.fit.programs import ProgramErrors
+    from autotune.evidence.fit.programs import NewErrors
     from autotune.evidence.fit.spreads import LeftOut
     from autotune.evidence.fit.time import MeasuredSteps
 
@@ -48,7 +48,7 @@ class Refit:
     rows: dict[str, int]  # by source
     data_sha256: str
     memory: MemoryRefit
-    programs: ProgramErrors
+    new: NewErrors
 
     @property
     def settled(self) -> dict[str, float]:
@@ -86,8 +86,8 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
     whole = fit(steps)
     left_out = leave_out(steps, source_of, whole)
     every = [case for case in cases if case.step and case.teaches_time]
-    programs = programs_left_out(steps, every, whole)
-    spreads = fit_spreads(left_out, programs)
+    new = new_errors(steps, every, whole)
+    spreads = fit_spreads(left_out, new)
     rows: dict[str, int] = {}
     for case in timed:
         rows[case.group[0]] = rows.get(case.group[0], 0) + 1
@@ -95,12 +95,12 @@ def refit_cases(cases: Sequence[MeasuredCase], digest: str, name: str = "the tab
         whole,
         spreads,
         left_out,
-        accuracy_of(residuals_of(left_out, nested_sd(left_out, left_out, programs))),
+        accuracy_of(residuals_of(left_out, nested_sd(left_out, left_out, new))),
         highest_observed(steps),
         dict(sorted(rows.items())),
         digest,
         refit_memory(cases),
-        programs,
+        new,
     )
 
 
@@ -144,7 +144,8 @@ _HEAD = """\
 # sized on sources left out of the fit; `source` is what all rows of a new source share, the sides
 # of `alone` the same on one GPU, `known` what the standard deviations of constants and offsets of
 # kernels are multiplied by, the sides of `program` what takes the place of `source` under a program
-# that no source has. programs, devices: sources of each.
+# that no source has, `device` the same on a device that none has. programs, devices: sources of
+# each.
 # covariance: of logits (shares) and logarithms (the rest). observed: highest executed FLOP over
 # dense peak, by method and base. left_out: errors of sources that the fit has not seen, with
 # intervals sized on the other sources; forms, effects and priors were chosen with all in view.

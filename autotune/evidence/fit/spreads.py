@@ -7,10 +7,9 @@ most likely ones under their priors; the former is as much wider as Student's qu
 sources is than the normal one. Runs on one GPU have two sides of their own, as the next source's
 mean is predicted by those of the others (`programs.sides_of`): one GPU has no neighbours to wait
 for, and shows what its host and its trainer take. Rows on devices and of programs that the fit has
-seen count. What so many sources leave open of a device is assumed (`cost.spread.uncertainty`);
-other programs have their own (`programs`). The interval that judges a source is sized on the
-other sources alone, and no factor makes it hold a share of them: how many it holds is what
-`validate` finds out.
+seen count. Other programs and devices have their own (`programs`). The interval that judges a
+source is sized on the other sources alone, and no factor makes it hold a share of them: how many it
+holds is what `validate` finds out.
 
 Source: Harvey, "Estimating Regression Models with Multiplicative Heteroscedasticity" (1976): the
 log of a chi-squared variable has mean -1.27 and standard deviation 2.22; Gelman & Hill, "Data
@@ -37,7 +36,7 @@ from autotune.cost.spread.uncertainty import (
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import SMALLEST, equal_weights, left_out_key, source_of, student_90
 from autotune.evidence.fit.least_squares import minimise
-from autotune.evidence.fit.programs import sides_of
+from autotune.evidence.fit.programs import DEVICE_PRIOR_SD, sides_of
 from autotune.evidence.fit.time import Features, Fit, MeasuredSteps, fit
 from autotune.frozen import dataclass
 
@@ -46,17 +45,18 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.evidence.cases import LeftOutGroup, MeasuredCase
-    from autotune.evidence.fit.programs import ProgramErrors
+    from autotune.evidence.fit.programs import NewErrors
 
 # Hand estimates, half a logarithm wide.
 PRIOR = Spreads(
     residual=0.06, issuing=0.15, quantised=0.04, mixture=0.06, ragged=0.10, sharded=0.04,
     source=0.12, alone_fast=0.12, alone_slow=0.12, known=1.0, program_fast=0.20, program_slow=0.20,
+    device=DEVICE_PRIOR_SD,
 )  # fmt: skip
 PRIOR_SD = 0.5
 LOG_CHI2_MEAN, LOG_CHI2_SD = -1.27, 2.22
 LEAST_ROWS = 3  # of a source whose own mean says something of the scatter around it
-BETWEEN = ("source", "alone_fast", "alone_slow", "known", "program_fast", "program_slow")
+BETWEEN = ("source", "alone_fast", "alone_slow", "known", "program_fast", "program_slow", "device")
 GRID = np.linspace(-2.5, 1.5, 41)  # logarithms of a spread between sources over its prior
 
 
@@ -184,13 +184,13 @@ def _features_of(model: Fit, rows: MeasuredSteps) -> FloatArray:
 
 
 def fit_spreads(
-    left_out: LeftOut, programs: ProgramErrors | None = None, known: BoolArray | None = None
+    left_out: LeftOut, new: NewErrors | None = None, known: BoolArray | None = None
 ) -> Spreads:
     """Spreads of a step by a source that nobody fitted, sized on sources left out.
 
-    programs: left out whole, for the sides of one that is new; None: the prior. known: [n] whether
-    another source has a step on the row's device; else by the rows themselves. Where sources
-    differ, those on devices and of programs that others have too are asked.
+    new: programs and devices left out whole, for one that is new; None: the prior. known: [n]
+    whether another source has a step on the row's device; else by the rows themselves. Where
+    sources differ, those on devices and of programs that others have too are asked.
     """
     mask = device_known(left_out) if known is None else known
     choices = (mask & (left_out.programs > 0), mask, np.ones_like(mask))
@@ -200,10 +200,10 @@ def fit_spreads(
     found = replace(found, source=found.source * student_90(sources - 1.0) / Z90)
     alone_fast, alone_slow = sides_of(_means(judged.take(judged.counts <= 1)), PRIOR.source)
     found = replace(found, alone_fast=alone_fast, alone_slow=alone_slow)
-    if programs is None:
+    if new is None:
         return found
-    fast, slow = programs.sides()
-    return replace(found, program_fast=fast, program_slow=slow)
+    fast, slow = new.programs.sides()
+    return replace(found, program_fast=fast, program_slow=slow, device=new.device_sd())
 
 
 def _between(left_out: LeftOut, within: Spreads) -> Spreads:
@@ -257,13 +257,13 @@ def device_known(left_out: LeftOut) -> BoolArray:
 def nested_spreads(
     sources: LeftOut,
     judged: LeftOut,
-    programs: ProgramErrors,
+    new: NewErrors,
     unit_of: Callable[[MeasuredCase], Hashable] = source_of,
 ) -> dict[object, Spreads]:
     """By unit of `judged`: spreads sized on the left-out sources without that unit's rows.
 
     Where the unit is no source, its rows are those of the same runs. unit_of: what `judged` left
-    out, whose runs and earlier releases size no program either.
+    out, whose runs and earlier releases size no program or device either.
     """
     place = {case.id: i for i, case in enumerate(sources.steps.cases)}
     found: dict[object, Spreads] = {}
@@ -276,7 +276,7 @@ def nested_spreads(
         if not kept.any():
             found[unit] = PRIOR
             continue
-        others = programs.without(unit, unit_of)
+        others = new.without(unit, unit_of)
         found[unit] = fit_spreads(sources.take(kept), others, known[kept])
     return found
 
@@ -284,11 +284,11 @@ def nested_spreads(
 def nested_sd(
     sources: LeftOut,
     judged: LeftOut,
-    programs: ProgramErrors,
+    new: NewErrors,
     unit_of: Callable[[MeasuredCase], Hashable] = source_of,
 ) -> FloatArray:
     """[n, 2] log sd of every step of `judged` under its unit's nested spreads: faster, slower."""
-    spreads = nested_spreads(sources, judged, programs, unit_of)
+    spreads = nested_spreads(sources, judged, new, unit_of)
     total = np.empty((len(judged.groups), 2))
     units = np.asarray([list(spreads).index(unit) for unit in judged.units])
     for i, own in enumerate(spreads.values()):
