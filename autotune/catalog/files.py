@@ -328,6 +328,11 @@ def machines_dir() -> Path:
     return home_dir() / MACHINES
 
 
+def starts_dir() -> Path:
+    """Where starts that were watched on machines are kept."""
+    return machines_dir() / "starts"
+
+
 def kept_at_home(*places: str) -> frozenset[str]:
     """Those places under the home in which anything was ever kept: most answers are made without.
 

@@ -105,6 +105,7 @@ class Host:
     wsl: bool = False
     assumed: tuple[str, ...] = ()
     loader: LoaderRates | None = field(default=None, metadata=LATER)  # measured on this machine
+    start: Start | None = field(default=None, metadata=LATER)  # watched on this machine
 
     def stated_bytes(self, field: str) -> float:
         """[bytes] of memory or disk that somebody stated; what was only assumed forbids nothing."""
@@ -286,6 +287,14 @@ class LoaderRates:
 
     row_s: float
     token_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """[s] from a program's begin to its training's, without reading weights, and its log sd."""
+
+    seconds: float
+    log_sd: float
 
 
 @dataclass(frozen=True, slots=True)

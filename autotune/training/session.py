@@ -182,7 +182,8 @@ class Session:
 
     def __init__(self, args: Any, state: Any, model: Any, run: Path | None, judge_at: int) -> None:
         """Raises OSError where neither the run's folder nor the output folder can be written."""
-        start = start_of(args, state, model)
+        process.count_training()
+        start = start_of(args, state, model) | _before()
         self.steps, self.done = int(state.max_steps), int(state.global_step)
         kind, indices = device_of(args, model)
         self.expected, why = _plan_of(run, start)
@@ -196,7 +197,6 @@ class Session:
         self.trackers, self.lately = Trackers(), list[float]()
         self.begun = self.scheduled = process.scheduled_s()
         self.epoch: float | None = None
-        process.count_training()
         atexit.register(self.close)
         self.stopwatch = Stopwatch(clock_of(kind))  # last: what is above takes a moment
 
@@ -283,6 +283,13 @@ class Session:
             told = {"error": error} if error else {}
             self.record.add("end", step=self.done, **known, **told)
             self.record.flush()
+
+
+def _before() -> dict[str, float]:
+    """What passed before the training, as a `start` says it; nothing where it cannot be told."""
+    age, (ran, waited) = process.age_s(), process.scheduled_s()
+    told = {"ran_s": _rounded(ran), "waited_s": _rounded(waited)} if ran else {}
+    return told if age is None else {"before_s": _rounded(age), **told}
 
 
 def _since(before: tuple[float, float]) -> tuple[float, float]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.app.job.evidence import default_config
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.app.verify.verify import verify
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 from autotune.evidence.runs_seen import store_of
+from autotune.pricing import Pricing
 from autotune.report.sections.verification import VERIFY_REPORT, verification_payload
 
 if TYPE_CHECKING:
@@ -308,3 +312,104 @@ def test_an_unfinished_log_is_compared_and_says_how_it_ended(
     ended = ({"event": "end", "step": STEPS, "duration_s": 9.0},)
     whole = verify(made / "run", record(tmp_path / "o.jsonl", [0.05] * STEPS, *ended))
     assert whole.kind.ended == ""
+
+
+def started(path: Path, before_s: float = 4.0, **more: Any) -> Path:
+    """The record of a whole run of the tiny job, as run.sh's train.py writes it."""
+    told = {"before_s": before_s, "prepare_s": 2.0, "ran_s": 3.0, "waited_s": 0.1} | more
+    end = {"event": "end", "duration_s": before_s + 2.0 + STEPS * 0.04 + 0.1}
+    return record(path, [0.04] * STEPS, end, **told)
+
+
+def line(found: Verification, what: str) -> Any:
+    return next(line for line in found.lines if line.what == what)
+
+
+def load_s(made: Path) -> float:
+    job = load_job(made / "tiny_cpu.yaml")
+    return Pricing(job).one(job.offers[0], default_config(job, job.offers[0])).time_s.load
+
+
+def test_a_start_that_a_log_tells_is_what_the_next_answer_here_takes_for_one(
+    made: Path, tmp_path: Path
+) -> None:
+    before = load_s(made)
+    found = verify(made / "run", started(tmp_path / "observations.jsonl"))
+    assert line(found, "load").actual == 4.0
+    assert line(found, "prepare").actual == 2.0
+    assert found.start is not None
+    assert found.start.after == pytest.approx(4.0, rel=0.02)
+    assert load_s(made) == pytest.approx(4.0, rel=0.02) != before
+    job = load_job(made / "tiny_cpu.yaml")
+    assert any("1 start on this machine" in item.why for item in job.assumed)
+    elsewhere = load_job(JOBS / "h100_38h.yaml")
+    assert [offer.host.start for offer in elsewhere.offers] == [None]
+
+
+def test_a_run_is_compared_with_what_it_did_and_the_next_one_takes_as_long(
+    made: Path, tmp_path: Path
+) -> None:
+    found = verify(made / "run", started(tmp_path / "observations.jsonl"))
+    row = json.loads((made / "run" / "recommendation.json").read_text())["best"]
+    evaluation = row["time_s"]["evaluation"]
+    assert line(found, "evaluation").note == "the run had none"
+    assert line(found, "total").predicted == pytest.approx(row["duration_s"]["p50"] - evaluation)
+    assert found.next_runs.duration_s.p50 == line(found, "total").actual == pytest.approx(8.1)
+
+
+def test_the_range_of_a_start_that_nobody_watched_holds_a_quick_one(made: Path) -> None:
+    """Two quiet cores start in 5 to 6 s from a warm page cache."""
+    job = load_job(made / "tiny_cpu.yaml")
+    bill = Pricing(job).of([(job.offers[0], default_config(job, job.offers[0]))])
+    reach = math.exp(Z90 * bill.at("startup", "log_sd", 0))
+    middle = bill.at("startup", "load_s", 0)
+    assert middle / reach < 5.0
+    assert middle * reach > 6.0
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"waited_s": 3.0}, "a busy machine"),
+        ({"prepare_s": None, "before_s": 3.0}, "tokenising may be most of it"),
+    ],
+)
+def test_a_start_that_says_little_of_the_machine_is_not_kept(
+    made: Path, tmp_path: Path, told: dict[str, Any], why: str
+) -> None:
+    found = verify(made / "run", started(tmp_path / "observations.jsonl", **told))
+    assert found.start is None, why
+    assert load_job(made / "tiny_cpu.yaml").offers[0].host.start is None
+
+
+def test_a_later_log_of_a_training_replaces_its_start_and_others_count(
+    made: Path, tmp_path: Path
+) -> None:
+    verify(made / "run", started(tmp_path / "a" / "observations.jsonl", 40.0))
+    verify(made / "run", started(tmp_path / "a" / "observations.jsonl", 4.0))
+    assert load_s(made) == pytest.approx(4.0, rel=0.02)
+    found = verify(made / "run", started(tmp_path / "b" / "observations.jsonl", 9.0))
+    assert found.start is not None
+    assert found.start.before == pytest.approx(4.0, rel=0.02)
+    assert load_s(made) == pytest.approx(6.0, rel=0.02)
+
+
+def test_a_damaged_file_of_starts_is_set_aside_and_said(
+    made: Path, tmp_path: Path, home: Path
+) -> None:
+    verify(made / "run", started(tmp_path / "a" / "observations.jsonl"))
+    (file,) = (home / "machines" / "starts").glob("*.json")
+    file.write_text(file.read_text().replace('"seconds"', '"second"'))
+    job = load_job(made / "tiny_cpu.yaml")
+    assert any(item.value == "left out" and "damaged" in item.why for item in job.assumed)
+    found = verify(made / "run", started(tmp_path / "b" / "observations.jsonl"))
+    assert any("was damaged" in text for text in found.warnings)
+    assert len(list(file.parent.glob("*.damaged-*"))) == 1
+
+
+def test_a_program_that_tokenises_itself_is_compared_with_both(made: Path, tmp_path: Path) -> None:
+    found = verify(made / "run", started(tmp_path / "observations.jsonl", 9.0, prepare_s=None))
+    row = json.loads((made / "run" / "recommendation.json").read_text())["best"]["time_s"]
+    assert line(found, "load").predicted == pytest.approx(row["load"] + row["prepare"])
+    assert found.start is not None
+    assert found.start.seconds == pytest.approx(9.0 - row["prepare"], rel=0.02)

@@ -14,10 +14,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autotune.catalog.files import machines_dir
+from autotune.catalog.files import machines_dir, starts_dir
 from autotune.cost.time.measured_rates import as_measured
 from autotune.domain.job import Assumption
-from autotune.domain.units import GIB, format_bytes
+from autotune.domain.units import GIB, format_bytes, format_seconds
 from autotune.frozen import dataclass
 from autotune.probe import device as devices
 
@@ -167,6 +167,57 @@ def as_measured_here(offers: Sequence[Offer], assumed: list[Assumption]) -> tupl
     )
 
 
+def as_started_here(
+    offers: Sequence[Offer], assumed: list[Assumption], but: str = ""
+) -> tuple[Offer, ...]:
+    """The offers, those that are this machine with what a start takes on it; that is listed.
+
+    but: a training whose start is left out.
+    """
+    if not starts_dir().is_dir():
+        return tuple(offers)
+    here = local_of(offers)
+    return tuple(
+        _started(offer, f"hardware[{index}] ({offer.label})", found, assumed, but)
+        for index, (offer, found) in enumerate(zip(offers, here, strict=True))
+    )
+
+
+def local_of(offers: Sequence[Offer]) -> list[LocalDevice | None]:
+    """This machine's device that each offer is of; None where it is of another machine."""
+    gpus = any(offer.device.vendor == "nvidia" for offer in offers)
+    here = devices.local_devices() if gpus else [devices.cpu()]
+    return [next(iter(_matching(offer, here)), None) for offer in offers]
+
+
+def _matching(offer: Offer, here: list[LocalDevice]) -> list[LocalDevice]:
+    """The devices of this machine that an offer is of; none where it is rented."""
+    return [] if offer.spot or offer.instance else devices.matching(offer, here)
+
+
+def _started(
+    offer: Offer, label: str, local: LocalDevice | None, assumed: list[Assumption], but: str
+) -> Offer:
+    from autotune.probe.machine.starts import start_from, starts_of
+
+    if local is None:
+        return offer
+    known = starts_of(local)
+    if known.damage:
+        why = f"{known.path} is damaged: {known.damage}"
+        assumed.append(Assumption(f"{label}.start", "left out", why))
+    watched = known.but(but)
+    start = start_from(watched)
+    if start is not None:
+        count = f"{len(watched)} start{'s' * (len(watched) != 1)}"
+        why = (
+            f"from a program's begin to its training's, as {count} on this machine took "
+            f"(`autotune verify`); delete {known.path} to forget it"
+        )
+        assumed.append(Assumption(f"{label}.start", format_seconds(start.seconds), why))
+    return replace(offer, host=replace(offer.host, start=start))
+
+
 def known_of(local: LocalDevice) -> tuple[Known | None, str]:
     """What is kept of this machine beside that device, and what of its file is damaged."""
     from autotune.probe.machine.kept import read, store_of
@@ -202,8 +253,7 @@ def _host(host: Host, facts: MachineFacts) -> Host:
 def _taken(
     offer: Offer, label: str, here: list[LocalDevice], assumed: list[Assumption]
 ) -> Offer:  # fmt: skip
-    rented = offer.spot or bool(offer.instance)
-    found = [] if rented else devices.matching(offer, here)
+    found = _matching(offer, here)
     if not found:
         return offer
     known, damage = known_of(found[0])

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import as_devices
 from autotune.app.hardware.offers import distinct, offer_of
-from autotune.app.hardware.this_machine import as_measured_here, as_the_driver_leaves
+from autotune.app.hardware.this_machine import (
+    as_measured_here,
+    as_started_here,
+    as_the_driver_leaves,
+)
 from autotune.app.job.defaults import (
     data_of,
     evaluation_of,
@@ -106,7 +110,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
         terms,
     )
     if measured:
-        offers = as_measured_here(offers, terms)
+        offers = as_started_here(as_measured_here(offers, terms), terms)
     model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
     zero = zero_of(jobfile.deepspeed, model)
     wide = (

@@ -68,9 +68,32 @@ class Comparison(Candidate):
         return self.log.steps_done // self.config.checkpoint_every_steps
 
     @property
+    def planned_evaluations(self) -> int:
+        """Evaluations of the whole run that the prediction counts."""
+        return self.job.evaluation.times(self.steps) if self.job.evaluation else 0
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the run evaluates: not where some were due and its log has none."""
+        return not self.log.tells_evaluations or bool(self.log.evaluations or not self._due)
+
+    @property
+    def _due(self) -> int:
+        """Evaluations that the job has up to the log's last step."""
+        own = self.job.evaluation
+        if own is None:
+            return 0
+        if self.log.steps_done >= self.own_steps and own.every_steps <= 0:
+            return self.planned_evaluations
+        every = own.every_steps
+        return own.at_start + (self.log.steps_done // every if every > 0 else 0)
+
+    @property
     def evaluations(self) -> int:
         """Evaluations of the whole run: as the job states them, else at the log's rate."""
         own = self.job.evaluation
+        if not self.evaluates:
+            return 0
         if own is None:
             return round(len(self.log.evaluations) * self.steps / self.log.steps_done)
         return own.times(self.steps)
@@ -81,18 +104,14 @@ class Comparison(Candidate):
         if self.log.evaluations:
             done = len(self.log.evaluations)
             return done if self.smoke else min(done, self.evaluations)
-        own = self.job.evaluation
-        if self.log.steps_done >= self.own_steps and (own is None or own.every_steps <= 0):
+        if self.log.steps_done >= self.own_steps and self.job.evaluation is None:
             return self.evaluations
-        if own is None:
-            return 0
-        every = own.every_steps
-        return own.at_start + (self.log.steps_done // every if every > 0 else 0)
+        return self._due if self.evaluates else 0
 
     @property
     def predicted_evaluation_s(self) -> float:
         """[s] of an evaluation, predicted."""
-        return self.row.time_s.evaluation / max(self.evaluations, 1)
+        return self.row.time_s.evaluation / max(self.planned_evaluations, 1)
 
     @property
     def evaluation_s(self) -> float:
@@ -101,10 +120,32 @@ class Comparison(Candidate):
         return sum(seconds) / len(seconds) if seconds else self.predicted_evaluation_s
 
     @property
+    def predicted_s(self) -> float:
+        """[s] of the whole run, predicted: without evaluations where it has none."""
+        return self.row.duration_s.p50 - (0.0 if self.evaluates else self.row.time_s.evaluation)
+
+    @property
+    def predicted_start_s(self) -> float:
+        """[s] that pass before the training, predicted: of the same as the log's `before_s`."""
+        parts = self.row.time_s
+        return parts.load + (parts.prepare if self.log.prepare_s is None else 0.0)
+
+    @property
+    def timed_whole_s(self) -> float | None:
+        """[s] of the whole job, where the log timed one run of it from begin to end."""
+        done = self.log.steps_done >= self.steps and not self.smoke and self.log.sessions == 1
+        return self.log.whole_s if done else None
+
+    @property
     def projected_s(self) -> float:
         """[s] of a whole run: what was measured, and the rest as predicted."""
-        parts = self.row.time_s
-        rest = parts.load + parts.prepare + parts.compile + parts.final_save + parts.lost_work
+        if self.timed_whole_s is not None:
+            return self.timed_whole_s
+        parts, log = self.row.time_s, self.log
+        rest = parts.compile + parts.final_save + parts.lost_work
+        rest += parts.load if log.before_s is None else log.before_s
+        if log.before_s is None or log.prepare_s is not None:
+            rest += log.prepare_s or parts.prepare
         rest += self.row.checkpoints * self.save_s + self.evaluations * self.evaluation_s
         return rest + self.steps * self.speed.step_s
 
@@ -119,6 +160,7 @@ def lines_of(found: Comparison) -> tuple[Line, ...]:
         *_data_line(found),
         _checkpoints(found),
         *_evaluation(found),
+        *_start(found),
         _covered(found),
         _total(found),
         *_memory(found),
@@ -161,6 +203,9 @@ def _evaluation(found: Comparison) -> list[Line]:
     if not seconds and found.job.evaluation is None:
         return []
     if not seconds:
+        if not found.evaluates:
+            predicted = found.row.time_s.evaluation
+            return [Line("evaluation", predicted, None, "s", "the run had none")]
         predicted = found.evaluations_done * found.predicted_evaluation_s
         return [Line("evaluation", predicted, None, "s", "the log does not time evaluations")]
     note = f"{_counted(len(seconds), 'evaluation')} so far"
@@ -168,6 +213,19 @@ def _evaluation(found: Comparison) -> list[Line]:
         note += "; the job states none"
     predicted = len(seconds) * found.predicted_evaluation_s
     return [Line("evaluation", predicted, sum(seconds), "s", note)]
+
+
+def _start(found: Comparison) -> list[Line]:
+    """What passed before the training began, and before that where rows were tokenised first."""
+    log, parts = found.log, found.row.time_s
+    if log.before_s is None:
+        return []
+    both = log.prepare_s is None and parts.prepare > 0
+    note = "rows that the program tokenised included" if both else ""
+    lines = [Line("load", found.predicted_start_s, log.before_s, "s", note)]
+    if log.prepare_s:
+        lines.append(Line("prepare", parts.prepare, log.prepare_s, "s"))
+    return lines
 
 
 def _covered(found: Comparison) -> Line:
@@ -188,7 +246,7 @@ def _covered(found: Comparison) -> Line:
 
 
 def _total(found: Comparison) -> Line:
-    predicted = found.row.duration_s.p50
+    predicted = found.predicted_s
     if found.smoke:
         note = f"of the whole job, which this was not: step {found.log.steps_done:,}"
         return Line("total", predicted, None, "s", note)
@@ -196,7 +254,8 @@ def _total(found: Comparison) -> Line:
         note = f"not finished: step {found.log.steps_done:,} of {found.steps:,}"
         return Line("total", predicted, None, "s", note)
     if found.log.whole_s is not None:
-        return Line("total", predicted, found.log.whole_s, "s")
+        without = "" if found.evaluates else "without the evaluations, which it did not have"
+        return Line("total", predicted, found.log.whole_s, "s", without)
     note = "what the log does not time (loading, the final save) is as predicted"
     return Line("total", predicted, found.projected_s, "s", note)
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
+from autotune.app.hardware.this_machine import as_started_here, local_of
 from autotune.app.job.evidence import with_past
 from autotune.app.probing.measured_bill import MODELLED_SD
 from autotune.app.runs import folder as runs
@@ -20,17 +21,26 @@ from autotune.app.verify.plan import (
 )
 from autotune.catalog.files import write_json
 from autotune.claims.feasibility import check_claim
-from autotune.domain.answer.verification import Learned, NextRuns, Remaining, RunKind, Verification
+from autotune.cost.time.startup import start_s
+from autotune.domain.answer.verification import (
+    Learned,
+    NextRuns,
+    Remaining,
+    RunKind,
+    Started,
+    Verification,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.observation import MARKED, VERIFIED
 from autotune.domain.outcome import Z90, Spread
 from autotune.domain.typed.overrides import Overrides
 from autotune.domain.units import HOUR_S, YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
-from autotune.evidence.log.run_log import observations_of_log, speed_of, with_elapsed
+from autotune.evidence.log.run_log import BUSY, observations_of_log, speed_of, with_elapsed
 from autotune.evidence.runs_seen import remember
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
+from autotune.probe.machine import starts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
     from autotune.evidence.log.run_log import RunLog
 
 VERIFIED_FILE = "verified.json"
+MOST_PREPARING = 0.5  # of what passed before the training: more says little of a start
 CONTRADICTS = 1.2  # two statements of one time that differ by more
 LONGEST_ELAPSED_S = 10 * YEAR_S
 
@@ -80,6 +91,7 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
     if not read.steps_done:
         msg = f"{read.path} holds no finished step"
         raise InputError(msg, "wait for the first checkpoint")
+    job = replace(job, offers=as_started_here(job.offers, [], but=training_of(read.path)))
     planned = planned_of(job, run_dir, plans, read)
     if read.form == "csv":  # which states no interval: it is the plan's
         read = replace(read, save_every_steps=planned.config.checkpoint_every_steps)
@@ -142,6 +154,8 @@ def _answer(
     observations = observations_of_log(log, found.speed, found.config.as_dict(), facts)
     notes = _notes(planned, found, elsewhere=elsewhere)
     written, late = _keep(job, log, observations)
+    start, kept, failed = _keep_start(found)
+    written, late = [*written, *kept], [*late, *failed]
     known = with_past(job, but=training_of(log.path))
     usable = tuple(own for own in observations if MARKED not in own.facts)
     learned_job = replace(job, evidence=(*known.evidence, *usable))
@@ -167,6 +181,7 @@ def _answer(
         remaining=_remaining(found),
         next_runs=_next_runs(planned, found, after, options.next_runs, elsewhere=elsewhere),
         learned=_learned(before, after),
+        start=start,
         written=(),
         warnings=(*planned.notes, *notes, *late, *_own(warnings, observations)),
     )
@@ -222,6 +237,39 @@ def _keep(
     except OSError as error:
         return [], [f"what was learned could not be kept for later runs: {error}"]
     return [str(path)], [note] if note else []
+
+
+def _keep_start(found: Comparison) -> tuple[Started | None, list[str], list[str]]:
+    """What later starts here take, the file that was written, and warnings.
+
+    Nothing where the log does not tell its start, a busy machine or the reading of weights made
+    most of it, or it is not of this machine.
+    """
+    own_s = _start_of(found)
+    local = local_of([found.offer])[0] if own_s is not None else None
+    if own_s is None or local is None:
+        return None, [], []
+    before = start_s(found.offer)
+    try:
+        path, note = starts.remember(local, training_of(found.log.path), own_s)
+    except OSError as error:
+        return None, [], [f"the start could not be kept for later runs: {error}"]
+    after = start_s(as_started_here([found.offer], [])[0])
+    return Started(own_s, before, after), [str(path)], [note] if note else []
+
+
+def _start_of(found: Comparison) -> float | None:
+    """[s] of the start without reading and moving weights; None where the log does not tell."""
+    log = found.log
+    if log.before_s is None or (log.before_waiting or 0.0) >= BUSY:
+        return None
+    row = Pricing(replace(found.job, learned=())).one(found.offer, found.config)
+    moved = row.time_s.load - start_s(found.offer)
+    tokenised = row.time_s.prepare if log.prepare_s is None else 0.0
+    if tokenised > MOST_PREPARING * log.before_s:
+        return None
+    own_s = log.before_s - moved - tokenised
+    return own_s if own_s >= starts.LEAST_SHARE * log.before_s else None
 
 
 def _persisted(

@@ -90,6 +90,15 @@ class Learned(Answer):
 
 
 @dataclass(frozen=True, slots=True)
+class Started(Answer):
+    """[s] a start took without reading weights; what was taken for one before, and is from now."""
+
+    seconds: float
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunKind:
     """What the log is of, beside the job itself.
 
@@ -126,6 +135,7 @@ class Verification:
     learned: tuple[Learned, ...]
     written: tuple[str, ...]
     warnings: tuple[str, ...]
+    start: Started | None = None  # kept for later answers on this machine
 
     @property
     def finished(self) -> bool:

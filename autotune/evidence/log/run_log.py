@@ -83,6 +83,10 @@ class RunLog:
     tokens: float | None = None  # input tokens that the trainer counted
     data_wait_s: float | None = None  # of a step, mean
     whole_s: float | None = None  # wall time of the whole program
+    before_s: float | None = None  # from its begin to the training's: imports, weights
+    prepare_s: float | None = None  # tokenising, which a program did before it; None: unknown
+    before_waiting: float | None = None  # as `waiting`, before the training began
+    sessions: int = 1
     waiting: float | None = None  # share of the time its threads waited for a busy processor
     ended: str = ""  # how a training ended that did not reach its last step, where the log says it
     timed_by: str = ""
@@ -93,6 +97,11 @@ class RunLog:
     def is_timed(self) -> bool:
         """Whether the log, or its surroundings, say how long steps took."""
         return bool(self.stretches)
+
+    @property
+    def tells_evaluations(self) -> bool:
+        """Whether an evaluation that ran is in it: a CSV need not have the column."""
+        return bool(self.evaluations) or self.form != "csv"
 
     @property
     def covered_steps(self) -> int:

@@ -11,7 +11,8 @@ Record, `observations.jsonl`: a JSON object a line, each with its `event`:
      "checkpoint_every_steps": 50, "config": {"precision": "bf16", "num_dataloader_workers": 4},
      "model": {"num_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
                "vocab_size": 128256},
-     "method": {"kind": "lora", "rank": 16, "base": "16bit"}}
+     "method": {"kind": "lora", "rank": 16, "base": "16bit"},
+     "before_s": 21.4, "prepare_s": 0.0, "ran_s": 9.1, "waited_s": 0.2}
     {"event": "step", "step": 1, "duration_s": 3.21, "data_wait_s": 0.01}
     {"event": "epoch", "step": 50, "epoch": 0.021}
     {"event": "host", "step": 50, "ran_s": 160.1, "waited_s": 0.4}
@@ -22,10 +23,12 @@ Record, `observations.jsonl`: a JSON object a line, each with its `event`:
 
 `duration_s` of a step holds neither saves nor evaluations, that of `end` the whole program; `end`
 also holds the `error` that a program ended with. `host` says how long the program's threads ran,
-and how long they were ready and waited for a processor that others used. A training that was
-resumed has a `start` for each session. What is not named here is passed over, and a last line cut
-off in mid-writing does not count. `autotune.TrainerCallback` and exported scripts write such a
-record.
+and how long they were ready and waited for a processor that others used; `start` says so of the
+time before it. `before_s` passed from the program's begin to the training's, without the
+`prepare_s` in which another program tokenised first; without `prepare_s` the program may have
+tokenised in `before_s`. A training that was resumed has a `start` for each session. What is not
+named here is passed over, and a last line cut off in mid-writing does not count.
+`autotune.TrainerCallback` and exported scripts write such a record.
 """
 
 from __future__ import annotations
@@ -202,6 +205,7 @@ def read_record(path: Path) -> RunLog:
         memory_bytes=memory,
         data_wait_s=sum(waits) / len(waits) if waits else None,
         whole_s=sum(whole) if whole and len(whole) >= len(_of(every, "start")) else None,
+        sessions=max(len(_of(every, "start")), 1),
         epoch=_epoch(events),
         waiting=_waiting(events),
         ended=_ended(every, events, start.get("max_steps"), steps_done),
@@ -253,6 +257,8 @@ def started(start: dict[str, Any], where: str) -> dict[str, Any]:
             msg = f"{where}.{name} is {shown(value)}, and must be an object"
             raise InputError(msg)
 
+    ran, waited = _told(start, "ran_s", where), _told(start, "waited_s", where)
+
     def maybe(key: str, holder: dict[str, Any], place: str) -> int | None:
         return None if holder.get(key) is None else count(holder[key], f"{place}.{key}") or None
 
@@ -267,7 +273,15 @@ def started(start: dict[str, Any], where: str) -> dict[str, Any]:
         "knobs": {n: KNOBS[n].parse(v, where) for n, v in knobs.items() if n in KNOBS},
         "model": {n: v for n in _MODEL if (v := maybe(n, model, f"{where}.model"))},
         "method": _method(method, f"{where}.method"),
+        "before_s": _told(start, "before_s", where),
+        "prepare_s": _told(start, "prepare_s", where),
+        "before_waiting": (waited or 0.0) / (ran + (waited or 0.0)) if ran else None,
     }
+
+
+def _told(event: dict[str, Any], key: str, where: str) -> float | None:
+    """[s] of a key; None where the event lacks it."""
+    return None if event.get(key) is None else number(event[key], f"{where}.{key}")
 
 
 def _method(method: dict[str, Any], where: str) -> dict[str, Any]:

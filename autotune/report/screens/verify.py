@@ -18,13 +18,14 @@ from autotune.report.sections.verification import (
     explanations_section,
     lines_section,
     outlook_section,
+    start_words,
     verdict_section,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LINES, EXPLANATIONS = 8, 3
+LINES, EXPLANATIONS = 9, 3
 
 
 def verification_screen(
@@ -58,6 +59,7 @@ def _learned(payload: Mapping[str, Any]) -> Section:
         for item in payload["calibration"]
         if f"{item['before']:.2f}" != f"{item['after']:.2f}"
     ][:2]
+    told += start_words(payload)
     if not told or not payload["written"]:
         return Section("", ())
     return Section("", (Paragraph(f"Later answers will use: {'; '.join(told)}."),))

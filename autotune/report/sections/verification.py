@@ -26,6 +26,8 @@ _LABELS = {
     "data_wait": "waiting for data",
     "checkpoints": "checkpoints",
     "evaluation": "evaluation",
+    "load": "loading",
+    "prepare": "preparing data",
     "timed": "what the log times",
     "total": "whole run",
     "peak_memory": "peak memory",
@@ -77,6 +79,7 @@ def verification_payload(found: Verification) -> dict[str, Any]:
             "total_cost_usd": following.count * following.cost_usd.p50,
         },
         "calibration": found.learned,
+        "start": found.start,
         "written": list(found.written),
         "warnings": list(found.warnings),
         "decisive": decisive(found.warnings),
@@ -231,8 +234,18 @@ def _learned(payload: Mapping[str, Any]) -> list[Block]:
         (item["component"], f"{item['before']:.2f}", f"{item['after']:.2f}", _spread(item))
         for item in payload["calibration"]
     ]
-    drawn = [table(rows, "factor on", ">before", ">now", ">spread")] if rows else []
-    return [*drawn, *_written(payload)]
+    drawn: list[Block] = [table(rows, "factor on", ">before", ">now", ">spread")] if rows else []
+    started = [Paragraph(f"Later answers will use: {text}.") for text in start_words(payload)]
+    return [*drawn, *started, *_written(payload)]
+
+
+def start_words(payload: Mapping[str, Any]) -> list[str]:
+    """What later answers take for a start on this machine, in a sentence."""
+    start = payload["start"]
+    if start is None:
+        return []
+    before, after = (format_seconds(start[key]) for key in ("before", "after"))
+    return [f"a start on this machine takes {after} besides the weights (before: {before})"]
 
 
 def _written(payload: Mapping[str, Any]) -> list[Block]:

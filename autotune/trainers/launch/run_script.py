@@ -57,6 +57,7 @@ def run_sh(plan: Plan, files: Iterable[str], packages: Iterable[str]) -> str:
     """
     lines = [
         *_header(plan, _settings(plan)),
+        'export RUN_BEGAN="${EPOCHREALTIME:-}"  # [s] train.py records what passes before a step',
         "",
         *start(),
         *complete(files),
@@ -327,7 +328,9 @@ def _preparing(plan: Plan) -> list[str]:
         "# every row is tokenised once, before the first step, as it was counted",
         'if [[ "${PREPARE:-1}" != 0 ]]; then',
         '  mkdir -p "$LOCAL_DIR"',
+        '  export PREPARE_BEGAN="${EPOCHREALTIME:-}"',
         '  CUDA_VISIBLE_DEVICES="" PREPARED="$LOCAL_DIR" "$PYTHON" "$here/prepare.py"',
+        '  export PREPARE_ENDED="${EPOCHREALTIME:-}"',
         '  if [[ "${PREPARE:-1}" == only ]]; then exit 0; fi',
         '  export DATA="$LOCAL_DIR/train"',
         *([evaluated] if plan.job.evaluation is not None else []),

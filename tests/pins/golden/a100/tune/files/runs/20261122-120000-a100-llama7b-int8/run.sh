@@ -12,6 +12,7 @@
 # USE_CPU     1: a smoke run without accelerator: fp32, no quantisation, one process
 # PYTHON      the interpreter
 set -euo pipefail
+export RUN_BEGAN="${EPOCHREALTIME:-}"  # [s] train.py records what passes before a step
 
 stop() { echo "run.sh: $*" >&2; exit 1; }
 self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"

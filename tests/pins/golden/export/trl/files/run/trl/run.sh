@@ -14,6 +14,7 @@
 # USE_CPU     1: a smoke run without accelerator: fp32, no quantisation, one process
 # PYTHON      the interpreter
 set -euo pipefail
+export RUN_BEGAN="${EPOCHREALTIME:-}"  # [s] train.py records what passes before a step
 
 stop() { echo "run.sh: $*" >&2; exit 1; }
 self="$(readlink -f -- "${BASH_SOURCE[0]:-$0}" 2>/dev/null || echo "${BASH_SOURCE[0]:-$0}")"
@@ -65,7 +66,9 @@ fi
 # every row is tokenised once, before the first step, as it was counted
 if [[ "${PREPARE:-1}" != 0 ]]; then
   mkdir -p "$LOCAL_DIR"
+  export PREPARE_BEGAN="${EPOCHREALTIME:-}"
   CUDA_VISIBLE_DEVICES="" PREPARED="$LOCAL_DIR" "$PYTHON" "$here/prepare.py"
+  export PREPARE_ENDED="${EPOCHREALTIME:-}"
   if [[ "${PREPARE:-1}" == only ]]; then exit 0; fi
   export DATA="$LOCAL_DIR/train"
 fi
