@@ -168,7 +168,10 @@ def test_no_usable_run_among_many_is_bad_input_with_the_reasons(
 ) -> None:
     for number in range(40):
         wandb_run(tmp_path / str(number), 5.0 + number, gpu="Wundercard 9000")
-    assert run(["learn", str(tmp_path)]) == 2
+    earlier = tmp_path / "rows.csv"
+    earlier.write_text("rows of an earlier export")
+    assert run(["learn", str(tmp_path), "--export", str(earlier)]) == 2
+    assert earlier.read_text() == "rows of an earlier export"
     shown = capsys.readouterr()
     assert "40 x GPU unknown to the catalogue" in shown.out
     assert "none of 40 runs can be used" in shown.err

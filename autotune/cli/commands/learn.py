@@ -57,7 +57,9 @@ def learn(
     with Progress(quiet=output.quiet) as progress:
         progress("reading past runs")
         found = learn_from([whole(path) for path in paths], machine, dry_run=dry_run)
-    written = export_rows(found.usable, whole(export)) if export is not None else None
+    written = None
+    if export is not None and found.usable:
+        written = export_rows(found.usable, whole(export))
     payload = learned_payload(found, written, dry_run=dry_run)
     print_answer(LEARN_REPORT, payload, output, LEARN_REPORT.text)
     error = unlearned(found)
