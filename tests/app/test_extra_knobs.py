@@ -223,7 +223,8 @@ def test_without_probes_the_present_levels_are_taken_and_said(
     text = (tmp_path / "run" / "run.sh").read_text()
     assert "export OMP_NUM_THREADS=1" in text
     export_run(tmp_path / "run", "trl")
-    assert json.loads((tmp_path / "run" / "sft_config.json").read_text())[LIGER[5:]] is False
+    exported = tmp_path / "run" / "trl" / "sft_config.json"
+    assert json.loads(exported.read_text())[LIGER[5:]] is False
 
 
 def test_a_recomputed_run_keeps_the_levels_that_were_picked(
