@@ -14,7 +14,6 @@ from autotune.claims.run import (
     stated_batch,
 )
 from autotune.cost.parameters import adapter_parameters
-from autotune.cost.time.checkpoint import SAVE_OVERHEAD_S
 from autotune.domain.config import SPLIT
 from autotune.domain.statement import Span
 from autotune.domain.units import MB, format_bytes, format_count, format_range, format_seconds
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from autotune.domain.statement import Statement
 
 ROUNDED = 0.02  # relative; less is rounding
+UNTOLD_S = 1.0  # [s] of a save that say nothing of the disk: its files, a busy processor
 SLOW_WRITE = 0.1 * LOCAL_READ_BYTES_PER_S  # a tenth of a local disk
 
 
@@ -138,7 +138,7 @@ def checkpoint_findings(checked: Checked) -> Iterator[str]:
 def slow_disk(size: float, save: Span) -> Iterator[str]:
     """A save so long, beside what every save takes, that the disk under it is slow."""
     rate = save.under(size)
-    if size > 0 and (save.low - SAVE_OVERHEAD_S) * SLOW_WRITE > size:
+    if size > 0 and (save.low - UNTOLD_S) * SLOW_WRITE > size:
         yield (
             f"a checkpoint of {format_bytes(size)} in {seconds_text(save)} is "
             f"{figures_text(rate.scaled(1.0 / MB))} MB/s: it is the disk for checkpoints that is "

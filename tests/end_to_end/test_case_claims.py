@@ -118,7 +118,7 @@ def test_case_c_one_run_of_it_is_checked_as_the_campaign_is(case_c: Any, words: 
         "28,000 steps fit a global batch of 64: 1,800,000 rows / 8 are 225,000 steps",
         "28 checkpoints are not this job's: one each 1,000 of 225,000 steps are 225",
         "225 saves of 1 to 2 min take 3.75 to 7.5 h, not 56 min: 9.9 to 20 % of the 38.0 h run",
-        "in 1 to 2 min is 16.9 to 33.9 MB/s: it is the disk for checkpoints that is slow",
+        "in 1 to 2 min is 16.9 to 33.7 MB/s: it is the disk for checkpoints that is slow",
         "1,800,000 steps count rows, not steps",
         "8 forward and 8 backward passes a step, not 1 backward pass",
         "the savings add up to 21 to 35 h of 38.0 h and not to the stated 14 to 18 h",

@@ -57,7 +57,7 @@ export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
 
 mkdir -p "$OUTPUT_DIR"
 # all 2 checkpoints of the run are kept
-need_bytes=$(( 2 * 523316480 ))
+need_bytes=$(( 2 * 514076960 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"

@@ -57,7 +57,7 @@ export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 
 mkdir -p "$OUTPUT_DIR"
 # 10 checkpoints are kept while one more is written
-need_bytes=$(( 11 * 825306368 ))
+need_bytes=$(( 11 * 808366368 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"

@@ -71,7 +71,7 @@ export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
 
 mkdir -p "$OUTPUT_DIR"
 # 5 checkpoints are kept while one more is written
-need_bytes=$(( 6 * 2033265920 ))
+need_bytes=$(( 6 * 2024026400 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"

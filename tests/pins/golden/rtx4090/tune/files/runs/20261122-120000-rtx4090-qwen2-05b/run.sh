@@ -58,7 +58,7 @@ export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
 
 mkdir -p "$OUTPUT_DIR"
 # all 1 checkpoints of the run are kept
-need_bytes=$(( 1 * 46394624 ))
+need_bytes=$(( 1 * 39049504 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"

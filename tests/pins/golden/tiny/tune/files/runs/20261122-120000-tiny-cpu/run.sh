@@ -63,7 +63,7 @@ missing="$(missing_in "$PYTHON")"
 
 mkdir -p "$OUTPUT_DIR"
 # all 1 checkpoints of the run are kept
-need_bytes=$(( 1 * 20215040 ))
+need_bytes=$(( 1 * 735840 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
