@@ -178,8 +178,11 @@ def _more(rows: Sequence[Payload], shown: Sequence[Payload]) -> str:
     devices = {row["device"] for row in rows} - seen
     of_seen = sum(row["device"] in seen for row in rows) - len(shown)
     others = len(rows) - len(shown) - of_seen
-    told = [f"{others} of {len(devices)} other devices"] if others else []
-    told += [f"{of_seen} more of these"] if of_seen else []
+    told = []
+    if others:
+        kinds = "another device" if len(devices) == 1 else f"{len(devices)} other devices"
+        told.append(f"{others} {'machine' if others == 1 else 'machines'} with {kinds}")
+    told += [f"{of_seen} more with these"] if of_seen else []
     return f"Not shown: {', '.join(told)} (--format csv or json)" if told else ""
 
 
