@@ -185,6 +185,11 @@ def test_saves_by_a_share_of_the_run_are_that_many(share: str, every: int) -> No
     assert (found.steps, found.today.checkpoint_every_steps) == (100, every)
 
 
+def test_a_share_that_is_less_than_a_step_is_every_step() -> None:
+    flags = "--per_device_train_batch_size 10 --save_steps 5e-324"
+    assert command(f"{START} {flags}").today.checkpoint_every_steps == 1
+
+
 def test_saves_and_evaluations_below_nought_are_never() -> None:
     flags = "--per_device_train_batch_size 10 --save_steps -1 --eval_steps -1"
     assert command(f"{START} {flags}").evaluation is None

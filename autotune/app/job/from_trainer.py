@@ -313,7 +313,8 @@ def _place_saves(parsed: Parsed, values: dict[str, Any], overrides: Overrides, b
     parsed.knobs["checkpoint_every_steps"] = _steps_apart(count, batch, often)
     epochs = values.get("train", {}).get("epochs")
     if "save_total_limit" not in parsed.knobs and isinstance(epochs, int | float):
-        parsed.knobs["save_total_limit"] = max(1, math.ceil(epochs * often))  # all, to choose among
+        every = math.ceil(min(epochs * often, NEVER_STEPS))
+        parsed.knobs["save_total_limit"] = max(1, every)  # all, to choose among
         parsed.kept.add("save_total_limit")
 
 

@@ -42,8 +42,16 @@ def _evaluate_by_share(parsed: Parsed, share: float) -> int | None:
         steps: int = train["steps"]
         return math.ceil(share * steps)
     if train.get("epochs"):
-        parsed.evaluations_per_epoch = 1.0 / (share * train["epochs"])
+        parsed.evaluations_per_epoch = times_an_epoch(share, train["epochs"])
     return None
+
+
+def times_an_epoch(share: float, epochs: float) -> float:
+    """How often an epoch what comes after every `share` of a run of so many epochs comes."""
+    return 1.0 / max(share * epochs, _LEAST_SHARE)
+
+
+_LEAST_SHARE = 1e-12  # of an epoch: less than a step of any
 
 
 # The program is the trainer's own, so that nothing but the file switches evaluations on.

@@ -20,6 +20,7 @@ from autotune.trainers.hf.evaluation import (
     read_evaluation,
     read_held_out,
     read_rows_at_most,
+    times_an_epoch,
 )
 from autotune.trainers.hf.keys import (
     ATTENTION,
@@ -303,7 +304,7 @@ def _save_by_share(parsed: Parsed, share: float) -> None:
     if "steps" in train:
         parsed.knobs["checkpoint_every_steps"] = math.ceil(share * train["steps"])
     elif train.get("epochs"):
-        parsed.saves_per_epoch = 1.0 / (share * train["epochs"])
+        parsed.saves_per_epoch = times_an_epoch(share, train["epochs"])
 
 
 def read_compile(keys: Keys, parsed: Parsed) -> None:
