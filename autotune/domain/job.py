@@ -41,8 +41,6 @@ Objective = Literal[
     "classification", "embedding", "encoder", "vision", "audio", "diffusion", "evaluation",
     "inference", "merging",
 ]  # fmt: skip
-
-
 AS_SFT = "sft"
 
 

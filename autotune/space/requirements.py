@@ -2,15 +2,14 @@
 
 Each function is a rule of `rules.RULES`, which names it with the knobs that it reads and its
 reason, and says whether their values may run. In here: levers (fused kernels, fp8, offload), then
-the cores, /dev/shm and RAM of the processes that feed the devices, then plain settings. A fact of
-the host that nobody stated keeps the search within it, and forbids nothing that the user locked:
-whoever rents a machine knows it better. `host_doubts` says so.
+the cores, /dev/shm and RAM of the processes that feed the devices, then plain settings. A host's
+fact that nobody stated keeps the search within it, and forbids nothing that the user locked.
 
 Source of `kernels`: trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl
 0.21 integrations/liger and integrations/cut_cross_entropy; llamafactory 0.9.5 model_args.py.
 Source of fp8: accelerate 1.15 accelerator.py _prepare_ao, utils/ao.py; torchao 0.18
-float8/README.md (use with torch.compile); axolotl 0.21, whose key fp8 sets the same. LLaMA-Factory
-0.9.5 has that key too, but trains fp32 weights beside it.
+float8/README.md (use with torch.compile); axolotl 0.21, whose key fp8 sets the same (LLaMA-Factory
+0.9.5's trains fp32 weights beside it).
 Source of `offload`: accelerate 1.15 utils/dataclasses.py (DeepSpeedPlugin,
 FullyShardedDataParallelPlugin); transformers 5.23 training_args.py (fsdp_config,
 activation_checkpointing_kwargs); trl sft_config.py; axolotl 0.21 utils/schemas.

@@ -247,7 +247,7 @@ def _ranked(
     resorts: offers on which it fits only with a knob that `tune` opens where nothing else fits, so
     that they do not lead while another one holds the job.
     """
-    rows = sorted(rows, key=_by_cost)
+    rows = sorted(rows, key=lambda found: found.order("cost"))
     rows = [_placed(row, rows) for row in rows]
     rows = spot_terms(rows, bills, priced.calibration, objective)
     within = [row for row in rows if not row.misses]
@@ -266,7 +266,7 @@ def _ranked(
         rows=tuple(rows),
         infeasible=(),
         cheapest=rows[0] if rows else None,
-        fastest=min(rows, key=_by_time, default=None),
+        fastest=min(rows, key=lambda found: found.order("time"), default=None),
         within=leads if within else None,
         leads=leads,
         may_be_better=_expected_better(within or rows, leads, objective),
@@ -280,12 +280,11 @@ def _expected_better(
     rows: Sequence[Compared], leads: Compared | None, objective: Objective
 ) -> tuple[Compared, ...]:
     """Those that nobody measured and that are expected to beat what leads, the best first."""
-    first = _by_cost if objective == "cost" else _by_time
-    return tuple(
-        row
-        for row in sorted(rows, key=first)
-        if leads is not None and row.row.caution > 1.0 and first(row)[0] < first(leads)[0]
-    )
+    if leads is None:
+        return ()
+    least, *_ = leads.order(objective)
+    better = [row for row in rows if row.row.caution > 1.0 and row.order(objective)[0] < least]
+    return tuple(sorted(better, key=lambda row: row.order(objective)))
 
 
 def _tie_broken(
@@ -314,19 +313,9 @@ def _tie_broken(
     )
 
 
-def _by_cost(found: Compared) -> tuple[float, float, str]:
-    row = found.row
-    return row.cost_usd.p50, row.duration_s.p50, row.offer.label
-
-
-def _by_time(found: Compared) -> tuple[float, float, str]:
-    row = found.row
-    return row.duration_s.p50, row.cost_usd.p50, row.offer.label
-
-
 def _at_worst(found: Compared, objective: Objective) -> tuple[float, float, str]:
     """What decides who leads: the figures at the slow end of what nobody measured, as in `tune`."""
-    first, second, label = _by_cost(found) if objective == "cost" else _by_time(found)
+    first, second, label = found.order(objective)
     return first * found.row.caution, second * found.row.caution, label
 
 
@@ -373,7 +362,7 @@ def scaling_of(parts: Sequence[Comparison]) -> tuple[Scaling, ...]:
         groups.setdefault(_all_but_rows(part.job), []).append(part)
     several = [group for group in groups.values() if len({p.job.rows for p in group}) > 1]
     return tuple(
-        _line(points, _label(several, group))
+        Scaling.through([(part.job.rows, row) for part, row in points], _label(several, group))
         for group in several
         for points in _by_offer(group)
         if len({part.job.rows for part, _ in points}) > 1
@@ -401,26 +390,3 @@ def _by_offer(group: Sequence[Comparison]) -> Iterable[list[Point]]:
         for row in part.rows:
             found.setdefault(row.row.offer, []).append((part, row))
     return found.values()
-
-
-def _line(points: Sequence[Point], label: str) -> Scaling:
-    """Least squares through the medians.
-
-    Source: derived: loading, compiling and the final save happen once, everything else by the row.
-    """
-    ordered = sorted(points, key=lambda point: point[0].job.rows)
-    sizes = np.asarray([part.job.rows for part, _ in ordered], np.float64)
-    seconds = np.asarray([row.row.duration_s.p50 for _, row in ordered], np.float64)
-    slope, fixed = (float(x) for x in np.polyfit(sizes, seconds, 1, w=1.0 / seconds))
-    offer = ordered[0][1].row.offer
-    usd_per_s = offer.usd_per_s
-    return Scaling(
-        offer=offer,
-        sizes=tuple(int(size) for size in sizes),
-        fixed_s=fixed,
-        s_per_row=slope,
-        fixed_usd=fixed * usd_per_s,
-        usd_per_row=slope * usd_per_s,
-        off=float(np.max(np.abs((fixed + slope * sizes) / seconds - 1.0))),
-        label=label,
-    )

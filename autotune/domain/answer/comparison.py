@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from autotune.domain.answer.contract import Answer
 from autotune.domain.answer.limits import misses
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
     from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.device import Offer
@@ -70,6 +74,14 @@ class Compared:
         """The limits that it does not keep with the asked probability."""
         return misses(self.limits)
 
+    def order(self, objective: Literal["cost", "time"]) -> tuple[float, float, str]:
+        """What puts it before or behind another: cost then time, or time then cost."""
+        own = self.row
+        first, second = own.cost_usd.p50, own.duration_s.p50
+        if objective == "time":
+            first, second = second, first
+        return first, second, own.offer.label
+
 
 @dataclass(frozen=True, slots=True)
 class NotFitting:
@@ -126,6 +138,28 @@ class Scaling:
     usd_per_row: float
     off: float
     label: str = ""  # what else the variants have in common
+
+    @staticmethod
+    def through(points: Sequence[tuple[int, Compared]], label: str) -> Scaling:
+        """Least squares through the medians of some numbers of rows.
+
+        Source: derived: loading, compiling and the final save happen once, the rest by the row.
+        """
+        ordered = sorted(points, key=lambda point: point[0])
+        sizes = np.asarray([rows for rows, _ in ordered], np.float64)
+        seconds = np.asarray([found.row.duration_s.p50 for _, found in ordered], np.float64)
+        slope, fixed = (float(x) for x in np.polyfit(sizes, seconds, 1, w=1.0 / seconds))
+        offer = ordered[0][1].row.offer
+        return Scaling(
+            offer=offer,
+            sizes=tuple(rows for rows, _ in ordered),
+            fixed_s=fixed,
+            s_per_row=slope,
+            fixed_usd=fixed * offer.usd_per_s,
+            usd_per_row=slope * offer.usd_per_s,
+            off=float(np.max(np.abs((fixed + slope * sizes) / seconds - 1.0))),
+            label=label,
+        )
 
 
 @dataclass(frozen=True, slots=True)
