@@ -255,6 +255,8 @@ class Origin:
     kept: tuple[str, ...] = field(default=(), metadata=LATER)  # knobs that it cannot be told
     # knobs that the user states because the file computes them
     told: tuple[str, ...] = field(default=(), metadata=LATER)
+    # keys of the text that a command said beside the file, which does not have them
+    flags: tuple[str, ...] = field(default=(), metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

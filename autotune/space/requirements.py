@@ -54,7 +54,7 @@ LEVERS_OF = {
     "": _ARGUMENTS | {"tiles"}, "hf": _ARGUMENTS, "trl": _ARGUMENTS,
     "axolotl": _ARGUMENTS | {"own_tiles", "own_checkpoints"},
     "llamafactory": frozenset({"liger", "states"}),
-    "swift": frozenset({"liger"}),
+    "swift": frozenset({"liger", "states"}), "torchtune": frozenset({"own_checkpoints"}),
 }  # fmt: skip
 
 
@@ -146,8 +146,10 @@ def trainer_offloads(job: Job, _offer: Offer, offload: str) -> bool:
     levers, software = levers_of(job), job.software
     if offload == "none":
         return True
-    if software.own_model or software.kernels == "unsloth":
+    if software.kernels == "unsloth":
         return False
+    if software.own_model:  # by code of its own alone
+        return offload == "activations" and "own_checkpoints" in levers
     if offload in OFFLOADED_STATES:
         return "states" in levers
     newer = software.transformers >= CHECKPOINTS_AWAY_FROM

@@ -14,8 +14,9 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.trainers.contract import JOB_KEYS, Export, Trainer
 from autotune.trainers.hf.adapter import fill_adapter
+from autotune.trainers.hf.keys import read_words
 from autotune.trainers.hf.notes import trainer_notes
-from autotune.trainers.hf.read import HF_DEFAULTS, read_words
+from autotune.trainers.hf.read import HF_DEFAULTS
 from autotune.trainers.launch.run_script import file_and_start
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest, schema_of

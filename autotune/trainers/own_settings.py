@@ -61,7 +61,7 @@ _DECIDES = words_of("""
     quantization quantize 4bit 8bit bits kbits int8 attn attention flash offload zero checkpointing
     freeze frozen trainable layers layer parallel world gpus devices nodes context window steps
     episodes samples precision packed pack packing freezing streaming compile compiled deepspeed
-    optimizer optim
+    optimizer optim sharding sharded shard fsdp
 """)
 _OF_DATA = words_of("""
     paths files folder jsonl json parquet csv id ids url repo user token
@@ -95,6 +95,11 @@ def decides(name: str) -> bool | None:
     return False if words & _OF_DATA else None
 
 
+def says_off(value: object) -> bool:
+    """Whether a setting of that value is as if it were not there."""
+    return str(value).strip().casefold() in _OFF
+
+
 def own_settings(keys: Keys, strange: list[str]) -> list[Uncounted]:
     """What is said of settings of a program's own: each that decides, then the others in one.
 
@@ -107,7 +112,7 @@ def own_settings(keys: Keys, strange: list[str]) -> list[Uncounted]:
         name = key.rpartition(".")[2]
         if _BASES.fullmatch(name):
             found.append(Uncounted(key, shown(value), _INHERITS, *_INHERITED_SD))
-        elif str(value).strip().casefold() in _OFF:
+        elif says_off(value):
             continue
         elif (said := decides(name)) and not _names_a_file(value):
             found.append(Uncounted(key, shown(value), _NOT_IN_PRICE, *_SPOKEN_SD))

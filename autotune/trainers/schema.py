@@ -19,7 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
-from autotune.trainers.own_settings import own_settings
+from autotune.trainers.own_settings import decides, own_settings, says_off
 from autotune.trainers.parsed import named_datasets
 from autotune.trainers.unread import decisive
 from autotune.trainers.versions import parse_version
@@ -208,6 +208,7 @@ def refuse_misspelt(parsed: Parsed, name: str) -> None:
 
 # How far a run may lie from TRL's default, which recomputes: an assumption.
 _RECOMPUTES_SD = (0.15, 0.30)
+_OWN_TARGETS_SD = (0.15, 0.15)  # or from PEFT's targets: every matrix in place of two
 _OF_OTHER_CONFIGS = {"max_prompt_length", "beta", "loss_type"}  # of TRL as well: DPOConfig's
 
 
@@ -221,6 +222,29 @@ def say_defaults(parsed: Parsed, values: dict[str, Any]) -> None:
         why = f"on by TRL's default; {', '.join(strange[:3])} are of another program, which may not"
         said = Uncounted("gradient_checkpointing", "not stated", why, *_RECOMPUTES_SD)
         parsed.uncounted.append(said)
+    _say_packing(parsed, values)
+    odd = [key for key in strange if decides(key) is not False and not says_off(values[key])]
+    if parsed.trainer in {"hf", "trl"} and odd and parsed.peft_targets:
+        why = f"PEFT's default; {', '.join(odd[:3])} are of another program, with its own"
+        parsed.uncounted.append(
+            Uncounted("lora_target_modules", "not stated", why, *_OWN_TARGETS_SD)
+        )
+
+
+# Whose script packs every run of supervised fine-tuning, by keys that only its files have together.
+# Source: alignment-handbook scripts/run_sft.py, v0.1 to v0.4: SFTTrainer(..., packing=True).
+_PACKERS = ({"dataset_mixer", "dataset_splits"},)
+_PACKS = "alignment-handbook's run_sft.py packs whatever its file says; else --set packing=off"
+_PACKS_SD = (0.10, 0.05)  # an assumption
+
+
+def _say_packing(parsed: Parsed, values: dict[str, Any]) -> None:
+    """That the program packs whose file it is, though the file does not say so."""
+    packs = any(keys <= set(values) for keys in _PACKERS) and "packing" not in values
+    if packs and parsed.trainer == "trl" and parsed.objective == "sft":
+        parsed.knobs["packing"] = "on"
+        parsed.kept.add("packing")
+        parsed.uncounted.append(Uncounted("packing", "on", _PACKS, *_PACKS_SD))
 
 
 def _check_kind(keys: Keys, key: str, parsed: Parsed, schema: Schema) -> None:

@@ -245,8 +245,10 @@ def aim_of(
         calls: names that a script calls.
         folders: those that a shell script lies in.
     """
+    # What trains says it before what it is told: any of TRL's configs may be handed to SFTTrainer.
+    told = {name for name in calls if name.endswith("Config")} if "SFTTrainer" in calls else set()
     for objective, pattern in _CALLS:
-        found = sorted(name for name in calls if re.fullmatch(pattern, name))
+        found = sorted(name for name in {*calls} - told if re.fullmatch(pattern, name))
         if found:
             return Aim(objective, f"{found[0]}(...)")
     for word in program:

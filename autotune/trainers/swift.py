@@ -18,7 +18,7 @@ from autotune.trainers import words
 from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_base, read_variant
 from autotune.trainers.hf.evaluation import read_held_out
-from autotune.trainers.hf.keys import FULL, spell_argument
+from autotune.trainers.hf.keys import FULL, read_words, spell_argument
 from autotune.trainers.hf.read import (
     EPOCHS,
     HF_DEFAULTS,
@@ -28,7 +28,6 @@ from autotune.trainers.hf.read import (
     read_length_of_run,
     read_precision,
     read_shared,
-    read_words,
 )
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
@@ -48,7 +47,7 @@ _ROWS = 16  # of a step, where gradient_accumulation_steps is not stated
 _DEEPSPEED: dict[str, tuple[str, str]] = {
     "zero0": ("ddp", "none"), "zero1": ("zero2", "none"), "zero2": ("zero2", "none"),
     "zero3": ("zero3", "none"), "zero2_offload": ("zero2", "optimizer"),
-    "zero3_offload": ("zero3", "all"),
+    "zero3_offload": ("zero3", "optimizer"),  # and the parameters, which is said
 }  # fmt: skip
 _WORDS: Words = {  # in every version, whatever transformers calls them
     "activation_checkpointing": (Word("gradient_checkpointing", FULL),),
@@ -57,6 +56,7 @@ _WORDS: Words = {  # in every version, whatever transformers calls them
 }
 _COUNTED = re.compile(r"(?P<name>[^#]+)#(?P<rows>\d+)")
 _MORE_SD = (0.15, 0.25)  # trains more than the adapter that is counted: an assumption
+_AWAY_SD = (0.40, 0.40)  # parameters in the host's memory: an assumption
 
 
 class Swift(Trainer):
@@ -258,5 +258,8 @@ def _read_sharding(keys: Keys, parsed: Parsed) -> None:
             parsed.part("deepspeed", stage=1)
         if offload != "none":
             parsed.knobs["offload"] = offload
+        if config == "zero3_offload":
+            why = "keeps parameters in the host's memory too: smaller and slower than is counted"
+            parsed.uncounted.append(Uncounted("deepspeed", config, why, *_AWAY_SD))
     elif keys.get("fsdp"):
         parsed.knobs["sharding"] = "fsdp"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from autotune.catalog.models.models import is_known
 from autotune.domain.job import Uncounted
 from autotune.trainers.contract import Trainer
-from autotune.trainers.hf.keys import FULL
-from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer, read_words
+from autotune.trainers.hf.keys import FULL, read_words
+from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 from autotune.trainers.words import ON_OFF, Word, say
@@ -83,6 +83,8 @@ class Torchtune(Trainer):
         Source: recipes/full_finetune_distributed.py, which raises where activations are offloaded
         and none is recomputed.
         """
+        if knob == "offload" and value in {"none", "activations"}:
+            return {_OFFLOADING: value == "activations"}
         said = say(knob, value, WORDS, ()) if knob in WORDS else {}
         if said and None not in said.values():
             if (knob, value) == ("activation_checkpointing", "none") and target.has(_OFFLOADING):

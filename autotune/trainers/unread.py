@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
+from autotune.trainers.hf.keys import OWN_LENGTH
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from autotune.trainers.parsed import Keys, Parsed
 
 _OFF = {"", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off"}
@@ -62,6 +65,10 @@ _KINDS: Final = (
     Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
           r"dynamic_batching|batching_strategy",
           "forms batches otherwise than is counted", 0.20, 0.10),
+    Kind(r"pre_seq_len|prefix_projection|num_virtual_tokens",
+          "trains a prefix of every layer, and not the weights that are counted", 0.25, 0.30),
+    Kind(r"padding_free",
+          "lays rows end to end, and fills none up: faster, and smaller", 0.20, 0.15),
     Kind(r"precompute_ref_log_probs",
           "scores the reference once before training, not in every step: faster, and smaller",
           0.25, 0.30),
@@ -132,11 +139,14 @@ def _other_shards(keys: Keys) -> list[Uncounted]:
 _OFFLOADED_SD, _COMPILED_SD = (0.25, 0.30), (0.25, 0.15)
 
 
-def leave_uncounted(parsed: Parsed, devices: int) -> None:
+def leave_uncounted(parsed: Parsed, devices: int, told: Collection[str] = ()) -> None:
     """Settings that are priced alone, and not beside what else the file states: they stay in it.
 
     The run is priced without them, and says so first.
+
+    told: keys of the job that the user states.
     """
+    _say_uncut(parsed, told)
     meaning = parsed.meaning
     sharded = devices > 1 and meaning.get("sharding") not in {None, "none", "ddp"}
     if meaning.get("offload") == "activations" and sharded:
@@ -146,6 +156,9 @@ def leave_uncounted(parsed: Parsed, devices: int) -> None:
         parsed.knobs["length_grouping"] = "off"
         why = "packed sequences have one length already: it changes nothing"
         parsed.keep("length_grouping", "length grouping", "on", why)
+    if meaning.get("packing") == "on" or meaning.get("micro_batch_size") == 1:
+        # Packed rows are laid end to end already; one row alone is filled up by nothing.
+        parsed.uncounted = [each for each in parsed.uncounted if each.key != "padding_free"]
     filled = parsed.values.get("data", {}).get("padding") == "max_length"
     if filled and meaning.get("length_grouping") == "on":
         parsed.knobs["length_grouping"] = "off"
@@ -156,6 +169,20 @@ def leave_uncounted(parsed: Parsed, devices: int) -> None:
         why = "priced without it beside fused kernels: it may be faster, and smaller"
         left = Uncounted("compile", str(meaning["compile"]), why, *_COMPILED_SD)
         _leave(parsed, "compile", "off", left)
+
+
+_CUT_NOTHING = {"hf", "swift", "torchtune", "litgpt"}  # where no length is stated
+_UNCUT_SD = (0.15, 0.15)  # an assumption
+
+
+def _say_uncut(parsed: Parsed, told: Collection[str]) -> None:
+    """That nothing cuts the rows, where nobody says how long they are."""
+    stated = {*parsed.values.get("data", {}), *(key.split(".")[1] for key in told if "." in key)}
+    known = stated & {"max_length", "dataset", "lengths"}
+    known |= {each.key for each in parsed.uncounted if each.key.endswith(OWN_LENGTH)}
+    if parsed.trainer in _CUT_NOTHING and not known:
+        why = "nothing in the file cuts rows: longer ones than are counted take more"
+        parsed.uncounted.append(Uncounted("the longest row", "not stated", why, *_UNCUT_SD))
 
 
 def _leave(parsed: Parsed, knob: str, counted: str, left: Uncounted) -> None:

@@ -79,6 +79,18 @@ def read(knob: str, keys: Keys, words: Words) -> KnobValue | None:
     return next((value for value in found if value is not None), None)
 
 
+def odd(knob: str, keys: Keys, words: Words) -> tuple[str, object] | None:
+    """The key and the value of a knob that a file states, and that no word of the knob means."""
+    for word in words[knob]:
+        value = keys.at(word.key)
+        if word.values and str(value).strip().casefold() not in _UNSTATED:
+            return word.key, value
+    return None
+
+
+_UNSTATED = {"none", "", "auto", "null"}
+
+
 def _read(knob: str, keys: Keys, word: Word, *names: str) -> KnobValue | None:
     if not word.values:
         switch = KNOBS[knob].kind == "switch"

@@ -258,7 +258,7 @@ def test_a_script_that_is_not_there_is_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "hint"),
-    [("5,3,7", "a run has one"), ("...", "a placeholder"), ("$N", "nothing is executed")],
+    [("5,3,7", "a run has one"), ("...", "a placeholder"), ("$N", "--set train.epochs=3")],
 )
 def test_a_value_that_is_no_number_is_refused_with_what_to_write(
     tmp_path: Path, value: str, hint: str

@@ -186,7 +186,7 @@ def test_a_value_that_the_script_computes_has_to_be_written_out(tmp_path: Path) 
     text = "python train.py --model_name_or_path a/b --per_device_train_batch_size ${N} --bf16\n"
     with pytest.raises(InputError) as refused:
         job(tmp_path / "run.sh", text)
-    assert "write the value there" in (refused.value.hint or "")
+    assert "--set micro_batch_size=4" in (refused.value.hint or "")
 
 
 def test_a_placeholder_in_a_command_is_named_as_one() -> None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
+from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.keys import CHECKPOINTING, OWN_LENGTH
+from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
+from autotune.trainers.syntax.rewrite import flat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +59,57 @@ _MORE = {
     "group_by_length": "length_grouping", "bf16": "precision", "fp16": "precision",
     "torch_compile": "compile", "model_name_or_path": "model",
 }  # fmt: skip
+
+# Flags that say the same, of any trainer or program: what `--set` answers where a shell decides it.
+_BY_FLAG = {
+    name: _NEEDED[key]
+    for key, names in {
+        "per_device_train_batch_size": (
+            "per_gpu_train_batch_size", "micro_batch_size", "train.micro_batch_size",
+            *OWN_BATCH["micro_batch_size"],
+        ),
+        "gradient_accumulation_steps": OWN_BATCH["gradient_accumulation_steps"],
+        "num_train_epochs": ("num_epochs", "train.epochs", *OWN_FLAGS["epochs"]),
+        "max_steps": ("train.max_steps", *OWN_FLAGS["max_steps"]),
+        "max_length": (
+            *MAX_LENGTH, "cutoff_len", "sequence_len", "train.max_seq_length",
+            "tokenizer.max_seq_len",
+        ),
+        "lora_r": ("lora_rank", "model.lora_rank", *OWN_FLAGS["lora_r"]),
+    }.items()
+    for name in (key, *names)
+}  # fmt: skip
+
+
+def answered(flags: Mapping[str, Any], name: str, overrides: Overrides) -> dict[str, Any]:
+    """Flags that a shell decides where the command is started, with what the user states for them.
+
+    Raises InputError for those that nobody states, all at once.
+    """
+    said = {**overrides.stated, **overrides.set_values}
+    flags = flat(dict(flags))
+    open_ = {key: _BY_FLAG[key] for key, value in flags.items() if _is_open(key, value)}
+    found: dict[str, Any] = {}
+    lost: list[str] = []
+    for key, known in open_.items():
+        mine = next((each for each in known.keys if each in said), None)
+        if known is _RUN and mine is not None:  # of the two lengths of a run one is enough
+            mine = _STEPS if "step" in key else _EPOCHS
+            written = _written(key, said.get(mine, -1 if mine == _STEPS else 1))
+        else:
+            written = _written(key, said[mine]) if mine else {}
+        found |= written
+        lost += [] if mine else [key]
+    if lost:
+        listed = ", ".join(f"--{key} {flags[key]}" for key in lost)
+        msg = f"{name} leaves open {listed}: that is decided where it is started"
+        asked = " --set ".join(dict.fromkeys(open_[key].example for key in lost))
+        raise InputError(msg, f"state it, such as --set {asked}; or write it there")
+    return found
+
+
+def _is_open(flag: str, value: object) -> bool:
+    return flag in _BY_FLAG and isinstance(value, str) and "$" in value
 
 
 def answer(script: Script, overrides: Overrides) -> None:

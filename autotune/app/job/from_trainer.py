@@ -70,7 +70,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     first, counted = _first_machine(overrides)
     devices = parsed.devices or counted
     batch = parsed.batch_on(devices)
-    leave_uncounted(parsed, devices)
+    leave_uncounted(parsed, devices, set(overrides.set_values))
     parsed.uncounted = together(parsed.uncounted)
     _split_total(parsed, devices)
     _cap_steps(parsed, values, overrides, batch)
@@ -104,6 +104,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
         "path": str(whole(origin.path)) if origin.path else "",
         **({"launch": origin.launch} if origin.launch else {}),
         **({"kept": list(origin.kept)} if origin.kept else {}),
+        **({"flags": list(origin.flags)} if origin.flags else {}),
         **({"told": sorted(parsed.told)} if parsed.told else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import name_devices
 from autotune.app.hardware.offers import distinct
+from autotune.app.job.command import command_document
 from autotune.app.job.file import Document, document_of, read_text
 from autotune.app.job.overrides import line_document, overridden
 from autotune.app.job.resolve import resolve
 from autotune.app.job.trainer_file import (
     CODE,
     SHELL,
-    command_document,
     own_document,
     refuse_flags,
     script_document,

@@ -248,6 +248,9 @@ def joined(flags: dict[str, Any], script: Started, overrides: Overrides) -> dict
     if script.alone is not None:
         refuse_computed(*script.alone, overrides, loads=False)
     left, more = dict(flags), dict(script.values)
+    if "full" in {str(flags.get(name)).casefold() for name in OWN_FLAGS["method"]}:
+        # What the script does of an adapter it does where the flag says another way.
+        more = {k: v for k, v in more.items() if not _OF_ADAPTERS.search(k) and k not in _BITS}
     for names in _SAME:
         stated, own = names & set(left), names & set(more)
         if stated and own and script.trainer:

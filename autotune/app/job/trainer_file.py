@@ -10,27 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.beside import hosts_beside, near_file, read_beside
+from autotune.app.job.beside import read_beside
+from autotune.app.job.command import command_document
 from autotune.app.job.file import Document, document_of, read_document, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.app.job.python_script import python_document
-from autotune.app.job.started_script import (
-    Started,
-    joined,
-    keep_unsaid,
-    launch_unsaid,
-    no_flags,
-    note_away,
-    note_script,
-    read_abbreviated,
-    read_as,
-    started,
-)
 from autotune.domain.errors import InputError
-from autotune.domain.job import Beside, Origin, Uncounted
+from autotune.domain.job import Beside, Origin
 from autotune.domain.typed.values import shown
-from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
@@ -38,9 +26,7 @@ from autotune.trainers.syntax.task import script_in
 
 if TYPE_CHECKING:
     from autotune.domain.typed.overrides import Overrides
-    from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
-    from autotune.trainers.syntax.command_line import Command
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
 _OF_A_RUN = ({"value"}, {"desc", "value"})  # what W&B keeps of a setting
@@ -49,7 +35,7 @@ _FEW_ODD = 2  # misspelt keys of a job file are named one by one
 SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})
 SCRIPTS = frozenset({".py", *SHELL})
 CODE = frozenset({*SCRIPTS, ".ipynb"})
-__all__ = ["COMMAND", "command_document", "own_document", "parsed_again", "script_document"]
+__all__ = ["COMMAND", "own_document", "parsed_again", "script_document"]
 
 
 def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Document, Overrides]:
@@ -170,182 +156,6 @@ def _values_of(origin: Origin, name: str) -> dict[str, Any]:
 def values_beside(beside: Beside) -> dict[str, Any]:
     """What the recorded text of a config beside the file says."""
     return document_of(beside.text, beside.path, json=beside.syntax == "json").values
-
-
-def command_document(
-    command: str, overrides: Overrides, path: Path | None = None, called: str = ""
-) -> tuple[Document, Overrides]:
-    """The job of a launch command. Raises InputError as `script_document` does.
-
-    called: what errors call it, a notebook where it was one.
-    """
-    from autotune.trainers.syntax.command_line import parse_command
-    from autotune.trainers.syntax.shell_script import chosen_launch, launches, parse_shell
-
-    name = called or (str(path) if path else COMMAND)
-    launch = 0
-    if path and overrides.launch:
-        launch = chosen_launch(launches(command, name), overrides.launch)
-    parsed = parse_shell(command, name, launch) if path else parse_command(command)
-    if parsed.config is not None:
-        return _configured(parsed, name, overrides, path)
-    aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
-    if aim.said:
-        aim = settled(aim, name, overrides.priced_as, parsed.values)
-    dialect, script = _dialect_of(parsed, name, path, overrides)
-    if script is not None and not aim.said:
-        aim = aim_of("", {}, calls=script.calls)
-        aim = settled(aim, name, overrides.priced_as, parsed.values) if aim.said else aim
-    if dialect is None:
-        raise no_flags(parsed, name, path)
-    if not aim.said:
-        aim = aim_of(dialect.name, parsed.values)
-        aim = settled(aim, name, overrides.priced_as, parsed.values)
-    values = joined(parsed.values, script, overrides) if script else parsed.values
-    made, values = read_abbreviated(dialect, values, name, script.options if script else None)
-    take_aim(made, aim)
-    made.uncounted += _unread_of(parsed)
-    if script is not None:
-        keep_unsaid(made, script, parsed.values)
-        note_script(made, script, parsed.values, overrides)
-    elif path:
-        note_away(made, parsed, path)
-    _add_launcher(made, parsed, name, path or Path("command"), values, overrides)
-    syntax, kept = "shell" if path else "args", tuple(sorted(made.kept)) if script else ()
-    origin = Origin(dialect.name, syntax, str(path or ""), command, launch=launch, kept=kept)
-    return completed(made, origin, overrides)
-
-
-def _dialect_of(
-    parsed: Command, name: str, path: Path | None, overrides: Overrides
-) -> tuple[Trainer | None, Started | None]:
-    """Whose flags they are, by the script that makes its arguments itself; and that script."""
-    dialect = detect(parsed.values, name, parsed.program)
-    own = dialect is None or dialect.name in {"hf", "trl"}
-    script = started(parsed, path, overrides)
-    if script is None or not (own or script.trainer):
-        return dialect, None
-    whose = read_as(script, dialect.name if dialect else "", parsed.values)
-    return (TRAINERS[whose] if whose else None), script
-
-
-# How far a batch on each of several devices, or a model spread over them, may lie: assumptions.
-_SPLIT_SD = (0.40, 0.30)
-# What a variable that holds flags may switch on: an adapter, an offload, checkpointing. Wide.
-_UNKNOWN_SD = (0.40, 0.40)
-
-
-def _unread_of(parsed: Command) -> list[Uncounted]:
-    """Further launches of a script, flags taken back, and variables of flags it decides itself."""
-    why = "is one launch alone; --variant 2 is the next"
-    again = f"on line {', '.join(map(str, parsed.others))}" if parsed.others else ""
-    plain = [
-        ("another launch", again, f"the script launches again there: this {why}"),
-        ("also launched with", "; ".join(parsed.swept), f"a loop of the script: this {why}"),
-        ("tasks", parsed.array, "#SBATCH --array starts it once for each: this is one alone"),
-        ("not read", ", ".join(parsed.repeated),
-         "given again further on, which is what counts: the trainer's parser takes the last"),
-        ("a blank behind a backslash", f"{parsed.slips} x" if parsed.slips else "",
-         "the shell ends the command there: take the blank out; all of it was read"),
-    ]  # fmt: skip
-    found = [Uncounted(key, value[:120], why, 0.0, 0.0) for key, value, why in plain if value]
-    if parsed.unknown:
-        why = "the script decides which flags that is: priced without any"
-        found.append(Uncounted("flags", " ".join(parsed.unknown)[:120], why, *_UNKNOWN_SD))
-    return found
-
-
-def _configured(
-    parsed: Command, name: str, overrides: Overrides, path: Path | None
-) -> tuple[Document, Overrides]:
-    """The job of the file that a command names. Flags of the command must not change it."""
-    named = str(parsed.config)
-    file = near_file(named, path) if path else Path(named)
-    if file is None:
-        msg = f"{name} starts with {shown(named)}, and no such file is found"
-        where = "looked for beside it, here, and in the folders above"
-        raise InputError(msg, f"{where}; give the trainer's own file as JOB")
-    values = read_document(file).values
-    dialect = detect(values, str(file))
-    if dialect is None:
-        return _of_own_program(parsed, name, overrides, path, file)
-    aim = aim_of(dialect.name, values, parsed.program)
-    aim = settled(aim, str(file), overrides.priced_as, values)
-    made = dialect.read(values, file.name)
-    take_aim(made, aim)
-    made.uncounted += _unread_of(parsed)
-    refuse_misspelt(made, str(file))
-    flags = {key: value for key, value in parsed.values.items() if value != named}
-    if "dataset" in {key.partition(".")[0] for key in flags}:
-        made.datasets = ()  # the command names another
-    _refuse_flags_over(dialect, values, flags, made, name)
-    _add_launcher(made, parsed, name, file, values, overrides)
-    syntax = "json" if file.suffix.casefold() == ".json" else "yaml"
-    return completed(made, Origin(dialect.name, syntax, str(file), read_text(file)), overrides)
-
-
-def _of_own_program(
-    parsed: Command, name: str, overrides: Overrides, path: Path | None, settings: Path
-) -> tuple[Document, Overrides]:
-    """The job of the script that a command starts with a file of the script's own settings.
-
-    Raises InputError where the script is not at hand, or states no job.
-    """
-    script = next((word for word in parsed.program if word.endswith(".py")), "")
-    near = near_file(script, path or Path("command")) if script else None
-    if near is None:
-        msg = f"{name} names {settings}, which is the file of no trainer that is read"
-        raise InputError(msg, "give the trainer's own file, or the script that loads it, as JOB")
-    more = replace(overrides, beside=(*overrides.beside, str(settings)))
-    return python_document(read_text(near), near, more, str(near), started=parsed)
-
-
-def _refuse_flags_over(
-    dialect: Trainer, values: dict[str, Any], flags: dict[str, Any], made: Parsed, name: str
-) -> None:
-    """Raise InputError for a flag that changes what the command's file says."""
-    from autotune.trainers.syntax.rewrite import changed_values
-
-    for key, value in flags.items():
-        both = dialect.read(changed_values(values, {key: value}), name)
-        if (both.values, both.meaning) == (made.values, made.meaning):
-            continue
-        says = f"its file says {shown(values[key])}" if key in values else "its file does not"
-        msg = f"{name} says --{key} {shown(value)}, but {says}"
-        raise InputError(msg, "say it in the file alone, so that one file can be given back")
-    if flags:
-        made.note(f"{name}: not read", ", ".join(flags)[:200], "flags beside the file")
-
-
-def _add_launcher(
-    made: Parsed, parsed: Command, name: str, path: Path, values: dict[str, Any],
-    overrides: Overrides,
-) -> None:  # fmt: skip
-    """Processes, sharding and precision as the words before the script say, and files beside."""
-    from autotune.trainers.launch.user_start import (
-        launched_with,
-        processes_of,
-        slurm_devices,
-        visible_devices,
-    )
-
-    made.devices = hosts_beside(made, parsed, path) or processes_of(parsed) or made.devices
-    made.uncounted += launch_unsaid(parsed)
-    launched = launched_with(parsed)
-    if launched:
-        add_accelerate(made, launched, f"{name}: accelerate launch")
-    configs = [parsed.launcher.get(key) for key in ("config_file", "deepspeed_config_file")]
-    named = [str(near_file(each, path) or each) for each in configs if isinstance(each, str)]
-    more = (*overrides.beside, *named)
-    read_beside(made, values, path, replace(overrides, beside=more), launched)
-    visible = visible_devices(parsed) or slurm_devices(parsed)
-    if made.devices is None and visible is not None and visible > 1:
-        why = (
-            "priced on one, as one process is started; a Trainer that no launcher starts puts a "
-            "batch on each (DataParallel), unless the model is placed over them"
-        )
-        made.uncounted.append(Uncounted("devices", f"{visible} visible", why, *_SPLIT_SD))
-        made.devices = 1
 
 
 def job_values(path: Path, command: str) -> dict[str, Any]:

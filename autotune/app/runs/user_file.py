@@ -54,6 +54,10 @@ def check_in_place(job: Job, *, writes: bool = True) -> None:
     if job.origin is not None and not job.origin.path:
         msg = f"{COMMAND} is not in a file, so there is none to change in place"
         raise InputError(msg, "leave --in-place out")
+    if job.origin is not None and job.origin.flags:
+        listed = ", ".join(job.origin.flags)
+        msg = f"{listed} was stated beside {near(job.origin.path)}, which does not say it so"
+        raise InputError(msg, "leave --in-place out: the file of the run holds them")
 
 
 def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:

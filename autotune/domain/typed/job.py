@@ -283,6 +283,7 @@ class OriginSection(Section):
     launch: Annotated[int, whole(0, 10**6)] = 0  # of a script with several
     kept: tuple[Text, ...] = ()  # knobs that it cannot be told
     told: tuple[Text, ...] = ()  # knobs that the user states because the file computes them
+    flags: tuple[Text, ...] = ()  # keys that a command said beside the file
 
     def as_read(self, software: str | dict[str, str | None]) -> Origin:
         """The file as a job carries it; a version that the job states is not uncounted any more."""
@@ -292,7 +293,7 @@ class OriginSection(Section):
             tuple(Beside(each.path, each.syntax, each.text) for each in self.beside),
             self.typed_in, self.objective,
             tuple(Uncounted(*each) for each in self.uncounted if each[0] not in stated),
-            self.launch, self.kept, self.told,
+            self.launch, self.kept, self.told, self.flags,
         )  # fmt: skip
 
     def assumed(self) -> list[Assumption]:

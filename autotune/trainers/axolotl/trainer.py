@@ -32,6 +32,7 @@ from autotune.trainers.hf.adapter import (
     variant_keys,
 )
 from autotune.trainers.hf.evaluation import read_evaluation, read_held_out
+from autotune.trainers.hf.keys import read_words
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.read import (
     HF_DEFAULTS,
@@ -45,7 +46,6 @@ from autotune.trainers.hf.read import (
     read_precision,
     read_saving,
     read_syncing,
-    read_words,
 )
 from autotune.trainers.hf.trl import LEARNING_RATE
 from autotune.trainers.launch.run_script import file_and_start, prepares

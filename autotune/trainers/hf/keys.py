@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import ZERO_STAGE
+from autotune.domain.job import Uncounted
+from autotune.domain.typed.values import shown
 from autotune.trainers import words
 from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, SAMPLING_STRATEGY, show
 from autotune.trainers.words import ON_OFF, Word
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import KnobValue
     from autotune.trainers.contract import Changes, Target
+    from autotune.trainers.parsed import Keys, Parsed
     from autotune.trainers.words import Words
 
 LAUNCHER = "the launcher decides it: accelerate.yaml, written beside the file, says how"
@@ -70,7 +73,38 @@ OWN_LENGTH = "the length that the script cuts rows at"  # where it is computed
 PADS = "pad_to_max_length"  # of run_clm.py and its like; of a script by what it calls
 BY_SCRIPT = "by a call of the script"  # on the model itself, beside the arguments
 CHECKPOINTING = tuple(word.key for word in WORDS["activation_checkpointing"])
+OWN_CHECKPOINTING = (  # of programs with flags of their own
+    "use_gradient_checkpointing", "enable_gradient_checkpointing", "grad_checkpointing",
+    "use_activation_checkpointing", "gradient_checkpoint",
+)  # fmt: skip
 _NO_WORD = {"kernels": "its loss holds all logits; that of TRL's SFTTrainer from 1.9 on does not"}
+
+
+def own_checkpointing(keys: Keys, trainer: str) -> str | None:
+    """A program's own word for it, where the Trainer's does not stand."""
+    stated = keys.spelled(*CHECKPOINTING) or trainer not in {"hf", "trl"}
+    return None if stated else keys.spelled(*OWN_CHECKPOINTING)
+
+
+# How far a value that no word here means may lie from what is counted: an assumption.
+_ANOTHER_SD = (0.20, 0.20)
+
+
+def read_words(keys: Keys, parsed: Parsed, *knobs: str, own: Words = WORDS) -> None:
+    """What the file says of those knobs, in TrainingArguments' words or in others.
+
+    A value that is none of them is said: something else is counted in its place.
+    """
+    for knob in knobs:
+        value = words.read(knob, keys, own)
+        if value is not None:
+            parsed.knobs[knob] = value
+        elif (odd := words.odd(knob, keys, own)) and knob != "optimizer":
+            name, stated = odd
+            parsed.kept.add(knob)
+            counted = parsed.meaning.get(knob, "the default")
+            why = f"no value that is read: {counted} is counted in its place"
+            parsed.uncounted.append(Uncounted(name, shown(stated), why, *_ANOTHER_SD))
 
 
 def spell_argument(knob: str, value: KnobValue, target: Target) -> Changes | str:

@@ -29,6 +29,8 @@ from autotune.trainers.hf.keys import (
     COMPILE_MODES,
     PADS,
     WORDS,
+    own_checkpointing,
+    read_words,
 )
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
@@ -130,14 +132,6 @@ def read_shared(keys: Keys, parsed: Parsed) -> None:
     read_words(keys, parsed, "length_grouping")
     read_checkpointing(keys, parsed)
     read_evaluation(keys, parsed)
-
-
-def read_words(keys: Keys, parsed: Parsed, *knobs: str, own: Words = WORDS) -> None:
-    """What the file says of those knobs, in TrainingArguments' words or in others."""
-    for knob in knobs:
-        value = words.read(knob, keys, own)
-        if value is not None:
-            parsed.knobs[knob] = value
 
 
 def read_batch(keys: Keys, parsed: Parsed) -> None:
@@ -359,6 +353,10 @@ def read_checkpointing(keys: Keys, parsed: Parsed) -> None:
         parsed.knobs["activation_checkpointing"] = "full"
         stated = str(keys.get(named))
         parsed.keep("activation_checkpointing", named, stated, _OTHERWISE[stated])
+    elif (own := own_checkpointing(keys, parsed.trainer)) is not None:
+        off = str(keys.get(own)).casefold() in {"false", "no", "0", "off"}
+        parsed.knobs["activation_checkpointing"] = "none" if off else "full"
+        parsed.keep("activation_checkpointing", own, keys.at(own), "a program's own word for it")
     else:
         read_words(keys, parsed, "activation_checkpointing")
     read_offload(keys, parsed)

@@ -23,7 +23,7 @@ from autotune.trainers.hf.adapter import (
     variant_keys,
 )
 from autotune.trainers.hf.evaluation import read_held_out, read_rows_at_most
-from autotune.trainers.hf.keys import FULL, LIGER, spell_argument
+from autotune.trainers.hf.keys import FULL, LIGER, read_words, spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import trainer_notes
 from autotune.trainers.hf.read import (
@@ -34,7 +34,6 @@ from autotune.trainers.hf.read import (
     read_model,
     read_precision,
     read_shared,
-    read_words,
 )
 from autotune.trainers.launch.run_script import file_and_start
 from autotune.trainers.llamafactory.v1 import is_v1, read_v1, spell_v1
@@ -209,7 +208,8 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     if base in {None, "16bit"} and keys.switch("use_qlora"):  # LLamaTuner's
         base = "nf4"
     # argparse takes the beginning of a flag for the flag
-    rank, alpha = keys.whole("lora_rank", "lora_r", low=1), keys.number("lora_alpha")
+    least = 1 if kind == "lora" else 0  # left over where no adapter is trained
+    rank, alpha = keys.whole("lora_rank", "lora_r", low=least), keys.number("lora_alpha")
     dropout, targets = keys.number("lora_dropout"), keys.words("lora_target")
     variant = read_variant(keys, parsed)
     scales = keys.switch("double_quantization")  # true (hparams/model_args.py)

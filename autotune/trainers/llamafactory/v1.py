@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import all_linear, base_of_adapter
-from autotune.trainers.hf.keys import FULL
-from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer, read_words
+from autotune.trainers.hf.keys import FULL, read_words
+from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.unread import decisive
 from autotune.trainers.words import Word, say

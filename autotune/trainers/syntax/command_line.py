@@ -17,7 +17,7 @@ from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
 from autotune.trainers.syntax.shell_arrays import USED
-from autotune.trainers.syntax.shell_sums import computed_text
+from autotune.trainers.syntax.shell_sums import computed_text, cuts_off, without_comments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +80,7 @@ class Command:
     repeated: tuple[str, ...] = ()  # flags that the same flag takes back further on
     array: str = ""  # tasks that Slurm is to start it as
     slips: int = 0  # lines that go on, and end in a blank behind the backslash
+    cut: int = 0  # comments between its lines, which end it for the shell
     end: int = 0  # where another flag would stand
 
     @property
@@ -108,7 +109,7 @@ def parse_command(
     while assigned < len(tokens) and ASSIGNED.fullmatch(tokens[assigned].text):
         assigned += 1
     made = Command(environment=dict(names or {}), end=tokens[-1].end if tokens else 0)
-    made.slips = len(_SLIP.findall(text))
+    made.slips, made.cut = len(_SLIP.findall(text)), cuts_off(text)
     used = [match for match in map(USED.fullmatch, (token.text for token in command)) if match]
     made.unknown = [m[0] for m in used if m["name"] in lists and lists[m["name"]].is_open]
     for token in tokens[:assigned]:
@@ -268,7 +269,7 @@ def _tokens(text: str) -> list[_Token]:
         raise InputError(msg)
     if (end := len(text.rstrip())) and text[end - 1] == "\\":  # nothing follows it
         text = f"{text[: end - 1]} {text[end:]}"
-    joined = _JOINED.sub(lambda match: " " * len(match.group()), text)
+    joined = _JOINED.sub(lambda match: " " * len(match.group()), without_comments(text))
     found: list[_Token] = []
     at = 0
     for match in _TOKEN.finditer(joined):

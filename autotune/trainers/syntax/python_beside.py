@@ -78,7 +78,7 @@ def pads(tree: ast.Module, stated: Values) -> bool:
         typed = {key.arg: key.value for key in node.keywords}
         padding, returned = typed.get("padding"), typed.get("return_tensors")
         tensors = returned is not None and ast.unparse(returned) != "None" and node not in prepares
-        cuts = "max_length" in typed or "DataCollator" in _name_of(node)
+        cuts = bool({"max_length", "truncation"} & set(typed)) or "DataCollator" in _name_of(node)
         if padding is not None and cuts and not tensors:
             known, value = stated.literal(padding)
             if known and value == "max_length":

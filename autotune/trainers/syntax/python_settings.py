@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import warnings
 
 from autotune.domain.errors import InputError
@@ -62,10 +63,12 @@ def tree_of(text: str, name: str) -> ast.Module:
             warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
             return ast.parse(text)
     except SyntaxError as error:
-        msg = f"{name} line {error.lineno}: not valid Python: {error.msg}"
-        raise InputError(
-            msg, "fix the file; a notebook's cells have to be saved as a script"
-        ) from None
+        here = ".".join(map(str, sys.version_info[:2]))
+        msg = f"{name} line {error.lineno}: not valid Python {here}: {error.msg}"
+        hint = "fix the file; a notebook's cells have to be saved as a script"
+        if "f-string" in str(error.msg) and sys.version_info < (3, 12):  # PEP 701
+            hint = f"from Python 3.12 on it may be: run autotune with that; in {here}, {hint}"
+        raise InputError(msg, hint) from None
     except (ValueError, RecursionError, MemoryError):
         msg = f"{name}: not valid Python: null bytes, or nested too deeply"
         raise InputError(msg) from None

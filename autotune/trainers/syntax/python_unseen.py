@@ -52,7 +52,10 @@ _JOINS = re.compile(
     r"(?!\w*(padded|unpack|package))(\w+_pack(ed|ing)?|(\w+_)?pack(ed|ing)?_\w+)"
     r"|group_texts|\w*ConstantLengthDataset|\w*Packed\w*Dataset|concat(enate)?_(texts|examples)"
 )
-_DEVICES = re.compile(r"(num|n)_?(gpus?|devices|nodes)|nproc_per_node|world_size|gpus_per_node")
+_DEVICES = re.compile(
+    r"(num|n)_?(gpus?|devices|nodes)|nproc_per_node|world_size|gpus_per_node|num_processes|nprocs"
+)
+_WORKERS = {"ScalingConfig": "num_workers"}  # Ray Train's: as many processes
 _OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
 # What is set on the arguments after flags were read, and decides a run.
 _SET = re.compile(
@@ -342,7 +345,8 @@ def _counts(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield key, value
     if isinstance(node, ast.Call) and _called(node) != "add_argument":
         for keyword in node.keywords:
-            if keyword.arg is not None and _DEVICES.fullmatch(keyword.arg):
+            started = keyword.arg == _WORKERS.get(_called(node), "")
+            if keyword.arg is not None and (started or _DEVICES.fullmatch(keyword.arg)):
                 yield keyword.arg, keyword.value
 
 

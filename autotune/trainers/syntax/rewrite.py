@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
 
@@ -162,6 +163,8 @@ def _scalar(value: object) -> str:
         return "{" + ", ".join(f"{key}: {_scalar(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_scalar(item) for item in value) + "]"
+    if isinstance(value, float):  # YAML 1.1 takes 1e-05 for a text, and 1.0e-05 for a number
+        return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value))
     return json.dumps(value)
 
 
@@ -245,3 +248,59 @@ def changed_values(values: Mapping[str, Any], changes: Changes) -> dict[str, Any
         else:
             inner[last] = value
     return found
+
+
+def flat(flags: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
+    """The flags by dotted names: `--train.epochs 3` is read as a mapping inside `train`."""
+    found: dict[str, Any] = {}
+    for key, value in flags.items():
+        inner = isinstance(value, dict) and value
+        found |= flat(value, f"{outer}{key}.") if inner else {outer + key: value}
+    return found
+
+
+def stated_in(
+    text: str, syntax: str, values: Mapping[str, Any], flags: Mapping[str, Any], name: str
+) -> tuple[str, dict[str, Any]]:
+    """A file's text and mapping with a command's flags in them, which its trainer reads after it.
+
+    Args:
+        text: the file's.
+        syntax: yaml or json.
+        values: its mapping.
+        flags: of the command, by dotted names; a text is what YAML makes of it, as trainers read.
+        name: what an error calls the file.
+
+    Raises:
+        InputError: The text cannot be changed where it stands.
+    """
+    changes: Changes = {key: _typed(value) for key, value in flags.items()}
+    if not changes:
+        return text, dict(values)
+    wanted = changed_values(values, changes)
+    rewrite = rewrite_json if syntax == "json" else rewrite_yaml
+    text = text.replace("\r\n", "\n")
+    try:
+        made = rewrite(text, changes)
+        again = json.loads(made) if syntax == "json" else safe_yaml().load(made)
+        same = json.dumps(again, default=str) == json.dumps(wanted, default=str)
+    except Exception as error:  # a layout that the parser's positions do not describe
+        msg = f"{name} cannot take {', '.join(flags)} where it stands: {type(error).__name__}"
+        raise InputError(msg, "write them into the file, and give that as JOB") from error
+    if not same:
+        msg = f"{name} cannot take {', '.join(flags)} without changing something else"
+        raise InputError(msg, "write them into the file, and give that as JOB")
+    return made, wanted
+
+
+def _typed(value: object) -> object:
+    """A flag's word as the value that the same word is in a file."""
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        found = safe_yaml().load(value)
+    except Exception:  # noqa: BLE001 - whatever the parser raises: it is a text
+        return value
+    return found if isinstance(found, bool | int | float | list) else value

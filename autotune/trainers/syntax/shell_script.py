@@ -24,7 +24,7 @@ from autotune.trainers.syntax.command_line import (
     rewrite_command,
 )
 from autotune.trainers.syntax.shell_arrays import array_spans, shell_arrays, with_arrays
-from autotune.trainers.syntax.shell_sums import COUNTED_WORDS, computed_text
+from autotune.trainers.syntax.shell_sums import COUNTED_WORDS, computed_text, without_comments
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
@@ -124,7 +124,7 @@ def _blocks(text: str) -> list[str]:
     """
     found: list[str] = []
     joined = False
-    for line in text.splitlines(keepends=True):
+    for line in without_comments(text).splitlines(keepends=True):
         if joined:
             found[-1] += line
         else:

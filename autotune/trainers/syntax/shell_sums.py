@@ -1,4 +1,7 @@
-"""Whole sums of a shell script, `$((A / B))` and `$(expr 32 / 4)`: counted, and nothing is run."""
+"""What a shell works out before a command runs: sums, and comments between the command's lines.
+
+`$((A / B))` and `$(expr 32 / 4)` are counted, "`# a comment`" is nothing; and nothing is run.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,26 @@ COUNTED_WORDS = re.compile(
     r"""tr\s+["']?,["']?\s+["']?(?:\\n|\s)["']?\s*\|\s*wc\s+-[lw]"""
     r"""|awk\s+-F\s*["']?,["']?\s+["']\{\s*print\s+NF\s*;?\s*\}["'])\s*\)"""
 )
+
+# A command in backticks that is a comment alone.
+_ASIDE = re.compile(r"`(?:\s|#[^\n`]*)+`")
+# Whole lines of comments inside a command that goes on, behind which its flags go on as well.
+_BETWEEN = re.compile(r"(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*--\w)")
+
+
+def without_comments(text: str) -> str:
+    """The text with comments between a command's lines blanked, as long as it was.
+
+    A whole line of comment ends a command in the shell; what stands behind it was meant all the
+    same (`cuts_off`).
+    """
+    blank = _ASIDE.sub(lambda match: " " * len(match[0]), text)
+    return _BETWEEN.sub(lambda match: " " * len(match[0]), blank)
+
+
+def cuts_off(text: str) -> int:
+    """How many comments end a command whose flags go on behind them."""
+    return len(_BETWEEN.findall(_ASIDE.sub(lambda match: " " * len(match[0]), text)))
 
 
 def computed_text(text: str, names: Mapping[str, str] | None = None) -> str:
