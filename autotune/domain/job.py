@@ -39,7 +39,7 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 Objective = Literal[
     "sft", "pretraining", "dpo", "kto", "orpo", "reward", "preference", "rl", "distillation",
     "classification", "embedding", "encoder", "vision", "audio", "diffusion", "evaluation",
-    "inference", "merging",
+    "inference", "merging", "preparation",
 ]  # fmt: skip
 AS_SFT = "sft"
 

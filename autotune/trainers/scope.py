@@ -152,25 +152,22 @@ SIGNS: Final[Mapping[str, Sequence[Sign]]] = {
 # Scripts and subcommands by their stem, and classes that a script calls.
 _PROGRAMS: tuple[tuple[Objective, str], ...] = (
     ("rl", r"(\w*_)?(a?grpo|gspo|ppo|rloo|online_dpo|nash_md|xpo|ssd|sdpo|reinforce)(_\w+)?"),
-    ("dpo", r"(?!.*sft)([a-z\d]+_)*dpo(_\w+)?"),
-    ("kto", r"(?!.*sft)([a-z\d]+_)*kto(_\w+)?"),
+    ("dpo", r"(?!.*sft)([a-z\d]+_)*dpo(_\w+)?"), ("kto", r"(?!.*sft)([a-z\d]+_)*kto(_\w+)?"),
     ("orpo", r"(?!.*sft)([a-z\d]+_)*(orpo|cpo|simpo)(_\w+)?"),
     ("preference", r"(run_|train_)?(bco|tpo|mpo)(_\w+)?"),
     ("reward", r"(\w+_)?(reward|reward_model(l?ing|s)?|prm|rm)(_train(er|ing)?)?"),
     ("distillation", r"(gkd|gold|distill?(ation)?|minillm|sdft)(_\w+)?"),
-    (
-        "vision",
-        r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*|\w*multi_?modal\w*|gr00t\w*",
-    ),
+    ("vision", (r"(sft|train)_vlm(_\w+)?|train_dreambooth\w*|\w*image_classification\w*|"
+               r"\w*multi_?modal\w*|gr00t\w*")),
     ("diffusion", r"(\w*_)?(t2i|text_to_image|unet)(_\w+)?"),
     ("classification", r"(\w+_)?run_(glue|classification|ner|xnli|swag|squad|qa)\w*"),
     ("evaluation", r"(run_|lm_)?eval(uate|uation)?(_\w+)?"),
-    (
-        "inference",
-        r"(\w+_)?(infer|inference)|(chat|generate|infer|inference|deploy|rollout|vllm_infer|serve|vllm-serve)(_\w+)?",
-    ),
+    ("preparation", (r"(pre_?process|prepare|(pre)?tokeni[sz]e|download)(_\w*)?|(make|build|create|"
+                    r"gen|generate|convert|split|filter)_(\w+_)?(data|datasets?|corpus)(_\w+)?")),
+    ("inference", (r"(\w+_)?(infer|inference)|(chat|generate|infer|inference|deploy|rollout|"
+                  r"vllm_infer|serve|vllm-serve)(_\w+)?")),
     ("merging", r"(merge|convert|export)(_\w+)?"),
-)
+)  # fmt: skip
 _CALLS: tuple[tuple[Objective, str], ...] = (
     ("rl", r"(Async)?(GRPO|PPO|RLOO|OnlineDPO|NashMD|XPO|SSD|SDPO)(Config|Trainer)"),
     ("orpo", r"(ORPO|CPO|SimPO)(Config|Trainer)"), ("kto", r"KTO(Config|Trainer)"),
@@ -218,9 +215,10 @@ _WORDS: dict[Objective, str] = {
     "diffusion": "trains by diffusion",
     "evaluation": "is an evaluation and trains nothing",
     "inference": "runs a model (inference) and trains nothing",
+    "preparation": "prepares data and trains nothing",
     "merging": "merges or converts weights (merging) and trains nothing",
 }
-_TRAINS_NOTHING = frozenset({"evaluation", "inference", "merging"})
+_TRAINS_NOTHING = frozenset({"evaluation", "inference", "merging", "preparation"})
 PRICED = (
     "supervised fine-tuning, continued pre-training, DPO, KTO, ORPO and reward models are priced"
 )
@@ -279,6 +277,13 @@ _APART: Final = {
     **dict.fromkeys(("dpo", "kto", "orpo"), "preference"),
     **{word: word for word in ("reward", "rl", "distillation")},
 }
+
+
+def trains_nothing(command: str) -> bool:
+    """Whether the program that a command starts is named after what trains nothing."""
+    script = re.search(r"(\S+\.py)\b|-m\s+([\w.]+)", command)
+    named = [each for each in script.groups() if each] if script else []
+    return aim_of("", {}, named).objective in _TRAINS_NOTHING
 
 
 def _only_evaluates(values: Mapping[str, Any]) -> str:

@@ -172,7 +172,6 @@ def leave_uncounted(parsed: Parsed, devices: int, told: Collection[str] = ()) ->
 
 
 _CUT_NOTHING = {"hf", "swift", "torchtune", "litgpt"}  # where no length is stated
-_UNCUT_SD = (0.15, 0.15)  # an assumption
 
 
 def _say_uncut(parsed: Parsed, told: Collection[str]) -> None:
@@ -182,7 +181,7 @@ def _say_uncut(parsed: Parsed, told: Collection[str]) -> None:
     known |= {each.key for each in parsed.uncounted if each.key.endswith(OWN_LENGTH)}
     if parsed.trainer in _CUT_NOTHING and not known:
         why = "nothing in the file cuts rows: longer ones than are counted take more"
-        parsed.uncounted.append(Uncounted("the longest row", "not stated", why, *_UNCUT_SD))
+        parsed.uncounted.append(Uncounted("the longest row", "not stated", why, 0.0, 0.0))
 
 
 def _leave(parsed: Parsed, knob: str, counted: str, left: Uncounted) -> None:

@@ -230,3 +230,18 @@ def test_a_comment_at_the_end_of_a_command_takes_nothing_of_the_next(tmp_path: P
     text = LAUNCH.replace("SIZE=$1\n", "SIZE=8\nEPOCHS=2\nAGAIN=1\nRANK=16\n")
     found = file(tmp_path / "run.sh", f"{text}# --max_length 64\necho --max_length 32\n")
     assert found.max_length == 256
+
+
+def test_a_command_that_prepares_data_is_no_training(tmp_path: Path) -> None:
+    prepares = f"python scripts/prepare_data.py --model_name_or_path {QWEN} --batch_size 100\n"
+    with pytest.raises(InputError, match="prepares data and trains nothing"):
+        file(tmp_path / "prepare.sh", prepares)
+    with pytest.raises(InputError, match="prepares data and trains nothing"):
+        command(tmp_path, "", AXOLOTL, "python -m axolotl.cli.preprocess")
+    trains = (
+        f"python train.py --model_name_or_path {QWEN} --per_device_train_batch_size 4 --bf16 "
+        "--num_train_epochs 1 --use_peft --lora_r 4 --max_length 128\n"
+    )
+    both = file(tmp_path / "both.sh", f"{prepares}{trains}python eval.py --batch_size 8\n")
+    assert today(both).micro_batch_size == 4
+    assert "another launch" not in warnings(both)

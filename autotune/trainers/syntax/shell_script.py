@@ -13,6 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.domain.errors import InputError, unknown
+from autotune.trainers.scope import trains_nothing
 from autotune.trainers.syntax.command_line import (
     ASSIGNED,
     CONFIG,
@@ -226,11 +227,15 @@ class Launch(NamedTuple):
 def launches(text: str, name: str) -> list[Launch]:
     """Every launch of a script in its order: each command, with each value of its loops.
 
+    Commands that prepare data or evaluate are none, where the script trains as well.
+
     Raises InputError where there is none, or too many.
     """
     loops = _looped(text)
     found = []
-    for begin, end in command_spans(text, name):
+    spans = command_spans(text, name)
+    training = [each for each in spans if not trains_nothing(text[slice(*each)])]
+    for begin, end in training or spans:
         put = {m[1] or m[3] for m in NAME.finditer(text[begin:end])}
         around = {name: words for name, words in loops.items() if name in put and len(words) > 1}
         line = text.count("\n", 0, begin) + 1
