@@ -13,8 +13,6 @@ if [[ -d /folder/of/this/case............................/jobs/trainers ]]; then
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0,1}"
-# segments that grow leave fewer gaps: the probability that it fits is 0.93
-export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
 
 exec accelerate launch --config_file "$here"/own/accelerate.yaml "${SCRIPT:?set SCRIPT to your training script, which reads this file}" "$here"/own/training_args.json
