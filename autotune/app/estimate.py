@@ -16,11 +16,14 @@ from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.columns import reusing_tables
-from autotune.cost.spread.variance import never_measured_note, new_program_note
+from autotune.cost.spread.unsaid import CHOICES, PADDING
+from autotune.cost.spread.variance import narrowings, never_measured_note, new_program_note
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import CLOSED_FORMS, KNOBS, SPLIT
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
+from autotune.domain.job import Assumption
+from autotune.domain.units import format_seconds
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing, bills_of
 from autotune.space.enumerate import enumerate_candidates
@@ -30,6 +33,7 @@ from autotune.space.rules import RULES, host_options, violations
 
 if TYPE_CHECKING:
     from autotune.claims.feasibility import Claim
+    from autotune.cost.bill import Bill
     from autotune.domain.answer.limits import ShortRows
     from autotune.domain.answer.recommendation import Relaxation, Shortfall
     from autotune.domain.config import Config
@@ -73,6 +77,7 @@ def estimate(
     """
     offer = job.offers[0]
     config = stated_config(job)
+    job = with_unsaid(job, config)
     doubts = check_config(job, offer, config)
     pricing = Pricing.learned(job)
     calibration = pricing.calibration
@@ -96,6 +101,7 @@ def estimate(
     if len(job.offers) > 1:
         notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
     row = tracing.row(0)
+    notes += _costliest_unsaid(bill)
     checked = check_claim(job, row, claim) if claim else None
     wrong = job_contradictions(job, calibration)
     missing = shortfall_of(bill, 0, row)
@@ -107,6 +113,16 @@ def estimate(
     changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
     needs = _needs_of_a_search(job, calibration)
     return Estimate(job, row, tuple(notes), checked, missing, changes, needs, contradictions=wrong)
+
+
+def _costliest_unsaid(bill: Bill) -> list[str]:
+    """Of what nobody said of the run, which would narrow the range most if it were said."""
+    open_ = (x for x in narrowings(bill, 0) if x.fact in {PADDING, *bill.job.unsaid})
+    best = next(open_, None)
+    if best is None:
+        return []
+    ends = f"{format_seconds(best.p10)} to {format_seconds(best.p90)}"
+    return [Decisive(f"the range would be {ends} if one more thing were said: {best.what}")]
 
 
 def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str]:
@@ -139,6 +155,24 @@ def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, 
     if bill is None or bill.feasible.any() or last_resort(question, calibration):
         return None
     return relaxations(*question, calibration)
+
+
+def with_unsaid(job: Job, config: Config) -> Job:
+    """The job with the settings that nobody stated: a run that stands as it is may have others.
+
+    A trainer's file says all of them, with the trainer's defaults, and today's run did. What a
+    search picks is as it was picked.
+    """
+    if job.origin is not None or job.today is not None or not job.steps:
+        return job
+    assumed = {item.key for item in job.assumed}
+    knobs = [name for name in CHOICES if name in KNOBS and name not in job.lock]
+    if {*SPLIT} & job.lock.keys():
+        knobs = [name for name in knobs if name not in SPLIT]
+    why = "not stated; the Trainer's default"
+    listed = [Assumption(f"lock.{name}", str(getattr(config, name)), why) for name in knobs]
+    other = [name for name in CHOICES if name in assumed]
+    return replace(job, unsaid=(*knobs, *other), assumed=(*job.assumed, *listed))
 
 
 def exit_status(found: Estimate) -> int:

@@ -237,8 +237,8 @@ def duration_log_sd(bill: Bill, at: Indices) -> FloatArray:
 def slow_log_sd(bill: Bill, at: Indices) -> FloatArray:
     """The same on the side of longer runs, which a program that nobody measured makes wider."""
     share = component_seconds(bill, at)["compute"] / np.maximum(bill.duration_s[at], 1e-9)
-    slow: FloatArray = bill.tables["compute"].gather("slow_log_sd")[at]
-    return np.hypot(duration_log_sd(bill, at), share * slow)
+    more = share**2 * bill.tables["compute"].gather("slow_variance")[at]
+    return np.sqrt(np.maximum(duration_log_sd(bill, at) ** 2 + more, 0.0))
 
 
 def _step_bound(bill: Bill, i: int, accumulation: int) -> Bound:

@@ -86,6 +86,11 @@ class Columns:
         kept = {n: Coded(own.levels, own.codes[chosen]) for n, own in self._values.items()}
         return Columns(kept, int(np.count_nonzero(chosen)))
 
+    def holding(self, name: str, value: object) -> Columns:
+        """The same rows with one value of a knob."""
+        same = Coded((value,), np.zeros(self.rows, np.intp))
+        return Columns({**self._values, name: same}, self.rows)
+
     def _column(self, name: str) -> Coded:
         if name not in self._values:
             msg = f"column {name!r} is read but not declared (declared: {sorted(self._values)})"

@@ -156,8 +156,8 @@ def _under(
             log_sd = _left(name, rows, shares, variance)
     changed = {each: array * factor for each, array in outputs.items() if each.endswith("_s")}
     changed["log_sd"] = log_sd
-    if own.here and own.step is not None and "slow_log_sd" in outputs:
-        changed["slow_log_sd"] = np.zeros_like(log_sd)  # such runs have been seen
+    if own.here and own.step is not None and "slow_variance" in outputs:
+        changed["slow_variance"] = np.zeros_like(log_sd)  # such runs have been seen
     if "unseen_device" in outputs and own.here:
         changed["unseen_device"] = np.ones_like(outputs["unseen_device"])
     return changed

@@ -141,8 +141,8 @@ class CostModel:
             log_sd = np.full_like(outputs["log_sd"], self.calibration.log_sds[component])
             kept = outputs.get("knob_log_sd", np.zeros_like(log_sd))
             outputs["log_sd"] = np.hypot(log_sd, kept)
-            if "slow_log_sd" in outputs:
-                outputs["slow_log_sd"] = np.zeros_like(log_sd)
+            if "slow_variance" in outputs:
+                outputs["slow_variance"] = np.zeros_like(log_sd)
             if "unseen_device" in outputs:  # measured steps settle it
                 outputs["unseen_device"] = np.ones_like(log_sd)
         return Table(outputs, table.row_of)

@@ -313,6 +313,8 @@ class Job:
     zero: ZeroSettings = ZeroSettings()  # read by runs under DeepSpeed alone
     objective: Objective = field(default="sft", metadata=LATER)  # as which it is priced
     held_out: int = field(default=0, metadata=LATER)  # rows of the data that are not trained on
+    # settings of a run that stands as it is which nobody stated: by knob, or by key of the job file
+    unsaid: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def stated_file(self) -> dict[str, Any]:

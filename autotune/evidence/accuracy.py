@@ -161,7 +161,8 @@ def _step_spread(bill: Bill) -> tuple[FloatArray, FloatArray]:
     spread: FloatArray = np.hypot(
         (1 - share) * compute.gather("log_sd"), share * links.gather("log_sd")
     )
-    return spread, np.hypot(spread, (1 - share) * compute.gather("slow_log_sd"))
+    more = (1 - share) ** 2 * compute.gather("slow_variance")
+    return spread, np.sqrt(np.maximum(spread**2 + more, 0.0))
 
 
 def residuals(cases: Iterable[MeasuredCase], predictions: dict[str, Prediction]) -> list[Residual]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.spread.joint import difference_log_sd, loadings
+from autotune.cost.spread.joint import loadings, sides_of_difference
 from autotune.domain.answer.recommendation import Difference
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.config import KNOBS
@@ -63,9 +63,10 @@ def differences(
         ratio = _ratio(bill, pick, index, objective)
         if not 0.0 < ratio < math.inf:
             continue
-        sd = difference_log_sd(own, other)
-        grow, mean = math.exp(Z90 * sd), math.exp(sd**2 / 2.0)
-        found.append(Difference(place, ratio / grow - 1.0, ratio * grow - 1.0, ratio * mean - 1.0))
+        lower, higher = sides_of_difference(own, other)
+        low, high = ratio * math.exp(-Z90 * lower), ratio * math.exp(Z90 * higher)
+        mean = math.exp((lower**2 + higher**2) / 4.0)
+        found.append(Difference(place, low - 1.0, high - 1.0, ratio * mean - 1.0))
     return tuple(found)
 
 

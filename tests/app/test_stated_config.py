@@ -89,3 +89,37 @@ def test_a_stock_samplers_pick_is_not_called_a_tie_with_what_it_never_tried() ->
     answer = autotune.tune(job, fidelity="formula", sampler="random", trials=3, seed=1)
     assert answer.best is not None
     assert any("by the formula; nobody measured it" in why for why in answer.reasons.values())
+
+
+OPEN = {"attention", "activation_checkpointing", "micro_batch_size", "method.targets", "software"}
+
+
+def test_a_run_that_stands_as_it_is_may_have_settings_that_nobody_stated(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    text = JOB.format(model="Qwen/Qwen2-0.5B", count=1, rest="")
+    text = text.replace("padding: max_length", "lengths: {p50: 20, p95: 50}")
+    path.write_text(text.replace("rows: 64", "rows: 50000"))
+    job = load_job(path)
+    found = estimate(job)
+    assert set(found.job.unsaid) == OPEN
+    listed = {item.key: item for item in found.job.assumed}
+    assert listed["lock.attention"].value == found.row.config.attention == "sdpa"
+    assert any("if one more thing were said" in text for text in found.warnings)
+    said = {"attention": "sdpa", "activation_checkpointing": "none", "micro_batch_size": 8}
+    told = autotune.estimate(job, **said)
+    assert told.duration_s.p50 == pytest.approx(found.row.duration_s.p50)
+    assert told.duration_s.p90 < found.row.duration_s.p90
+    assert told.duration_s.p10 >= found.row.duration_s.p10
+
+
+def test_what_a_search_picks_and_what_a_trainers_file_says_is_said(tmp_path: Path) -> None:
+    assert not autotune.tune(job_of(tmp_path)).job.unsaid
+    own = tmp_path / "train.sh"
+    own.write_text(
+        "torchrun train.py --model_name_or_path Qwen/Qwen2-0.5B --dataset_name tatsu-lab/alpaca "
+        "--per_device_train_batch_size 4 --num_train_epochs 1 --output_dir out\n"
+    )
+    read = load_job(own, gpus=["l4@1USD/h"], set_values={"method.kind": "lora"})
+    assert not estimate(read).job.unsaid
+    today = job_of(tmp_path, rest="evidence: [{today: true, config: {precision: bf16}}]")
+    assert not estimate(today).job.unsaid

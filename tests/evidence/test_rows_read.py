@@ -16,7 +16,7 @@ from autotune.evidence.record.notes import grades_of, names, offload_of, trainab
 from autotune.evidence.record.refusals import CELLS, help_for, is_training
 from autotune.evidence.record.row import Row
 from autotune.evidence.record.table import SHIPPED_ROWS, case_of, read_cases
-from autotune.pricing import Pricing
+from autotune.pricing import Pricing, plain_bill
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -472,3 +472,13 @@ def test_the_second_fsdp_reduced_at_each_micro_step_until_accelerate_1_11(
 ) -> None:
     found = used(n_gpus="4", global_batch="32", parallelism=parallelism, notes=notes)
     assert found.job.software.syncs_each_batch is each
+
+
+def test_what_a_row_leaves_open_is_said_of_its_run() -> None:
+    """So its interval is as wide as that of a user's run that leaves as much open."""
+    assert used().job.unsaid == ()
+    bare = used(attn="", grad_ckpt="", target_modules="")
+    assert bare.job.unsaid == ("attention", "activation_checkpointing", "method.targets")
+    said, open_ = (predict([each], plain_bill)["a-1"] for each in (used(), bare))
+    assert open_.step_log_sd > said.step_log_sd
+    assert open_.step_slow_log_sd > said.step_slow_log_sd

@@ -56,7 +56,7 @@ def price(job: Job, candidates: Candidates) -> Any:
         candidates=candidates,
         tables={
             "memory": memory,
-            "compute": constant(log_sd=0.2, slow_log_sd=0.0),
+            "compute": constant(log_sd=0.2, slow_variance=0.0),
             "collectives": constant(per_micro_s=0.0, per_step_s=0.0, log_sd=0.5),
         },
         step_s=np.full(n, 10.0),

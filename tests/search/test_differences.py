@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 from autotune.cost.bill import duration_log_sd
 from autotune.cost.model import CostModel
-from autotune.cost.spread.joint import Loadings, difference_log_sd, loadings
+from autotune.cost.spread.joint import (
+    FASTER,
+    Loadings,
+    difference_log_sd,
+    loadings,
+    sides_of_difference,
+)
 from autotune.cost.spread.variance import narrowest_input, narrowings, said
 from autotune.domain.answer.recommendation import Difference
 from autotune.domain.candidates import OFFER
@@ -195,6 +201,15 @@ def test_the_fact_that_is_named_is_the_one_that_narrows_most(job: Job) -> None:
         assert said(found[0]) == narrowest_input(each, 0)
         assert found[0].p90 == min(own.p90 for own in found)
         assert all(own.p90 < each.estimate(0).duration_s.p90 for own in found)
+
+
+def test_a_cause_that_only_shortens_runs_moves_a_difference_one_way() -> None:
+    shorter, own = ("lengths", FASTER), ("own", "a")
+    long, short = (Loadings({shorter: size, own: 0.1}) for size in (0.8, 0.3))
+    assert sides_of_difference(long, short) == pytest.approx((0.0, 0.5))
+    assert sides_of_difference(short, long) == pytest.approx((0.5, 0.0))
+    even = Loadings({("lengths",): 0.3, own: 0.1}), Loadings({("lengths",): 0.8, own: 0.1})
+    assert sides_of_difference(*even) == pytest.approx((0.5, 0.5))
 
 
 def test_a_difference_is_the_same_to_its_last_digit_in_every_process() -> None:

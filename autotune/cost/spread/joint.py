@@ -26,6 +26,7 @@ from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import fitted
 from autotune.cost.spread.gradient import log_gradient
 from autotune.cost.spread.uncertainty import variances
+from autotune.cost.spread.unsaid import LENGTHS
 from autotune.cost.time import compute
 from autotune.cost.time.step_terms import step_terms
 from autotune.frozen import dataclass
@@ -45,6 +46,7 @@ PROGRAM = "stack"  # one of the causes that all candidates share
 SCATTER, OWN, CONSTANTS, DEVICE, COMPILE, LUCK = (
     "scatter", "own", "constants", "device", "compile", "luck"
 )  # fmt: skip
+FASTER = "faster"  # in the key of a cause that makes no run slower
 STEP = frozenset({SCATTER, OWN, CONSTANTS, DEVICE, PROGRAM, "kernels", "variant"})
 _SETTINGS = ("compile", "compile_scope", "precision", "attention", "kernels")
 _SLOPE = "slope:"
@@ -69,6 +71,20 @@ class Loadings:
             name = str(key[0])
             found[name] = found.get(name, 0.0) + value**2
         return found
+
+
+def sides_of_difference(one: Loadings, other: Loadings) -> tuple[float, float]:
+    """Log standard deviations of the duration of `other` over that of `one`: lower and higher.
+
+    A cause that can only make runs faster moves the ratio to the side of whoever feels it more.
+    """
+    lower = higher = 0.0
+    for key in one.of.keys() | other.of.keys():
+        apart = other.of.get(key, 0.0) - one.of.get(key, 0.0)
+        alone = FASTER in key
+        lower += 0.0 if alone and apart < 0 else apart**2
+        higher += 0.0 if alone and apart > 0 else apart**2
+    return math.sqrt(lower), math.sqrt(higher)
 
 
 def difference_log_sd(one: Loadings, other: Loadings) -> float:
@@ -132,7 +148,11 @@ def _of_step(bill: Bill, row: int, sd: float, causes: Table, share: float) -> di
         (DEVICE, device): math.sqrt(known.pop(DEVICE, 0.0)),
     }
     found |= _of_constants(causes, row, known.pop(CONSTANTS, 0.0))
-    found |= {(name,): math.sqrt(value) for name, value in known.items()}
+    alone = () if bill.job.lengths.log_sd > 0 else (FASTER,)  # rows that nobody knows are shorter
+    found |= {
+        (name, *(alone if name == LENGTHS else ())): math.sqrt(value)
+        for name, value in known.items()
+    }
     sum_of = sum(value**2 for value in found.values())
     scale = share * (sd / math.sqrt(sum_of) if sum_of > 0 else 0.0)
     return {key: value * scale for key, value in found.items() if value}

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.batches import padded_length, unchanging_lengths
+from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import fitted
 from autotune.cost.spread.gradient import TINY, host_share, parameter_variance
+from autotune.cost.spread.unsaid import total, unsaid
 from autotune.cost.time.attention import takes_cudnn
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.domain.config import FLASH
@@ -72,10 +73,6 @@ COMPILED = 0.30
 # #1474, 7B and 1.8B), 1.7 (modelscope/ms-swift#3033), 1.9 (huggingface/peft#3341, a FLUX model).
 DORA = 0.20
 FP8, FLASH_3 = 0.20, 0.05
-LENGTHS_UNKNOWN = (
-    0.45  # every row counts at max_length; instruction data fills a third to all of it
-)
-PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
 
 
 def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[str, FloatArray]:
@@ -132,7 +129,7 @@ def _of_the_job(job: Job, columns: Columns) -> dict[str, FloatArray]:
         "objective": np.full(columns.rows, job.work.time_sd**2),
         "variant": np.full(columns.rows, DORA**2 * job.method.is_dora),
         "uncounted": np.full(columns.rows, job.uncounted_sd[0] ** 2),
-        **_job_unknowns(job, columns),
+        **{fact: sides.faster for fact, sides in unsaid(job, columns).items()},
     }
 
 
@@ -312,16 +309,20 @@ def program_range() -> tuple[float, float]:
     return math.exp(-Z90 * math.sqrt(least)), math.exp(Z90 * math.sqrt(least + slow))
 
 
-def slow_log_sd(job: Job, columns: Columns) -> FloatArray:
-    """[rows] log spread of a step on the side of slower alone, beside `log_sd`."""
+def slow_variance(job: Job, columns: Columns) -> FloatArray:
+    """[rows] what the side of slower has beside the square of `log_sd`.
+
+    Below zero where what nobody said of the run can only make it faster.
+    """
     model = fitted()
     counts = columns.number("offer.count")
     _, slow = programs_of(counts, model.programs.get(job.software.stack, 0), model.spreads)
     of_source = slow_source_variance(counts, slow, model.spreads)
     boards = _by_device(columns, lambda device, gpus: board_variance(device, model, gpus))
     int8 = job.method.is_lora and job.method.base == "int8"
-    spread: FloatArray = np.sqrt(of_source + boards + int8 * INT8_SLOW**2)
-    return spread
+    open_ = total(job, columns)
+    more: FloatArray = of_source + boards + int8 * INT8_SLOW**2 + open_.slower - open_.faster
+    return more
 
 
 def slot_host_sd(columns: Columns) -> FloatArray:
@@ -342,26 +343,6 @@ def sd_of_device(device: Device, model: Fitted, gpus: int = 1) -> float:
         return usual
     left = MEASURED_PROCESSOR if device.is_cpu else MEASURED_DEVICE
     return min(usual, math.hypot(left, device.rates.log_sd))
-
-
-def _job_unknowns(job: Job, columns: Columns) -> dict[str, FloatArray]:
-    """Lengths that were estimated, lengths and padding that were assumed.
-
-    They decide nothing where every batch is full.
-    """
-    stated = {item.key for item in job.assumed}
-    follows = (job.padding == "longest") & ~columns.equals("packing", "on")
-    unknown = "data.lengths" in stated and not job.lengths.known
-    lengths = np.where(follows & unknown, LENGTHS_UNKNOWN**2, 0.0)
-    if job.lengths.log_sd > 0:  # packed rows follow their tokens as padded ones do
-        follows_tokens = follows | columns.equals("packing", "on")
-        lengths = np.where(follows_tokens, job.lengths.log_sd**2, lengths)
-    padding = np.zeros(columns.rows)
-    if "data.padding" in stated and job.lengths.known:
-        gap = np.log(np.maximum(job.max_length / padded_length(job, columns), 1.0))
-        chance = PADDED_AFTER_ALL * (1.0 - PADDED_AFTER_ALL)
-        padding = np.where(follows, chance * gap**2, 0.0)
-    return {"lengths": lengths, "padding": padding}
 
 
 def host_spread(columns: Columns, field: str, *, stated: float, assumed: float) -> FloatArray:

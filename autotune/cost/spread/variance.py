@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.software import OWN_LOOP
-from autotune.cost.bill import slow_log_sd
+from autotune.cost.bill import component_seconds, slow_log_sd
+from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import fitted
 from autotune.cost.spread.gradient import TINY
 from autotune.cost.spread.joint import DEVICE, PROGRAM, STEP, loadings
@@ -25,6 +26,8 @@ from autotune.cost.spread.uncertainty import (
     program_range,
     sd_of_device,
 )
+from autotune.cost.spread.unsaid import unsaid
+from autotune.cost.time import compute
 from autotune.domain.answer.recommendation import Decisive, Narrowing
 from autotune.domain.outcome import Z90
 from autotune.domain.units import format_seconds
@@ -33,12 +36,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.cost.bill import Bill
+    from autotune.cost.columns import Columns, Outputs
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
 STATED = {  # causes that a line of the job file settles
     "lengths": "the rows' lengths: `--data FILE` counts them; or state data.lengths",
     "padding": "how batches are padded: state data.padding",
+    "attention": "which attention runs: `--set attention=NAME`",
+    "activation_checkpointing": (
+        "whether activations are checkpointed: `--set activation_checkpointing=full`, or none"
+    ),
+    "micro_batch_size": "the micro-batch: `--set micro_batch_size=N`",
+    "method.targets": "which modules have adapters: state method.targets",
+    "software": "the versions that run: state software, `--set software.transformers=VERSION`",
     "compile": "what torch.compile gains here: time a few steps with and without it",
 }
 COMPONENTS = {
@@ -59,23 +70,45 @@ def narrowings(bill: Bill, i: int) -> tuple[Narrowing, ...]:
     """What each single fact would make of candidate `i`'s interval, the narrowest first.
 
     The interval is the same one without the variance of what the fact settles: its middle would
-    move too, within what the interval is now.
+    move too, within what the interval is now. What nobody said of the run has sides of its own.
     """
     (own,) = loadings(bill, [i])
-    now, found = own.variance(), []
-    slower = max(float(slow_log_sd(bill, np.asarray([i]))[0]) ** 2 - now, 0.0)
+    causes, now, found = own.by_cause(), own.variance(), []
+    open_ = _unsaid(bill, i)
+    faster = sum(causes.get(fact, 0.0) for fact in open_)
+    most = float(slow_log_sd(bill, np.asarray([i]))[0]) ** 2
+    slower = max(most - sum(open_.values()) - (now - faster), 0.0)  # of the machine and program
     for fact, settled, words in _facts(bill, i):
-        left = now - sum(
-            value * share for cause, value in own.by_cause().items()
-            if (share := settled.get(cause, 0.0))
-        )  # fmt: skip
-        left = max(left, 0.0)
-        late = left + slower * (1.0 - settled.get(PROGRAM, settled.get(BOARD, 0.0)))
-        if late < (now + slower) * (1.0 - LEAST):
+        known = {cause: own * settled.get(cause, 0.0) for cause, own in causes.items()}
+        left = max(now - sum(known.values()), 0.0)
+        late = most - sum(value for cause, value in known.items() if cause not in open_)
+        late -= sum(value for cause, value in open_.items() if cause in settled)
+        late -= slower * settled.get(PROGRAM, settled.get(BOARD, 0.0))
+        if left < now * (1.0 - LEAST) or late < most * (1.0 - LEAST):
             seconds, z = float(bill.duration_s[i]), Z90
-            low, high = (math.exp(z * math.sqrt(side)) for side in (left, late))
+            low, high = (math.exp(z * math.sqrt(max(side, 0.0))) for side in (left, late))
             found.append(Narrowing(fact, words, seconds / low, seconds * high))
-    return tuple(sorted(found, key=lambda each: each.p90))
+    return tuple(sorted(found, key=lambda each: each.p90 / each.p10))
+
+
+def _unsaid(bill: Bill, i: int) -> dict[str, float]:
+    """By fact that nobody stated, what it adds to candidate `i`'s variance on the slower side.
+
+    Nothing where measured steps stand for the model.
+    """
+    if bill.basis != "modelled" or not bill.at("compute", "slow_variance", i):
+        return {}
+    place = np.asarray([i])
+    table = tabulate(_SLOWER, bill.job, bill.candidates.take(place))
+    share = float(component_seconds(bill, place)["compute"][0]) / max(bill.duration_s[i], TINY)
+    return {fact: share**2 * float(own[table.row_of[0]]) for fact, own in table.outputs.items()}
+
+
+def _price_slower(job: Job, columns: Columns) -> Outputs:
+    return {fact: sides.slower for fact, sides in unsaid(job, columns).items()}
+
+
+_SLOWER = Component("slower", compute.READS, _price_slower)
 
 
 def narrowest_input(bill: Bill, i: int) -> str:

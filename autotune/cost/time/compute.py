@@ -29,7 +29,7 @@ from autotune.cost.spread.uncertainty import (
     job_log_sd,
     lever_variance,
     log_sd,
-    slow_log_sd,
+    slow_variance,
     unseen_device,
 )
 from autotune.cost.time import evaluation, flops
@@ -72,7 +72,7 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
     outputs["log_sd"] = log_sd(job, columns, terms)
-    outputs["slow_log_sd"] = slow_log_sd(job, columns)  # on the side of slower, beside it
+    outputs["slow_variance"] = slow_variance(job, columns)  # on the side of slower, beside it
     unsettled = compile_variance(job, columns) + lever_variance(job, columns)
     outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
     outputs["job_log_sd"] = job_log_sd(job, columns)

@@ -107,7 +107,7 @@ class LeftOut:
         scatter = ((self.features * sizes) ** 2).sum(axis=1)
         of_program, _ = self._of_programs(spreads)
         of_device, _ = self.of_devices(spreads)
-        total: FloatArray = np.sqrt(of_device + scatter + of_program)
+        total: FloatArray = np.sqrt(of_device + scatter + of_program + self.steps.unsaid.faster)
         return total
 
     def slow_log_sd(self, spreads: Spreads) -> FloatArray:
@@ -115,7 +115,8 @@ class LeftOut:
         _, programs = self._of_programs(spreads)
         _, boards = self.of_devices(spreads)
         slow = boards + slow_source_variance(self.counts, programs, spreads)
-        total: FloatArray = np.hypot(self.log_sd(spreads), np.sqrt(slow))
+        own = self.steps.unsaid
+        total: FloatArray = np.sqrt(self.log_sd(spreads) ** 2 + slow + own.slower - own.faster)
         return total
 
     @property

@@ -28,9 +28,8 @@ import numpy as np
 
 from autotune.cost.columns import Component, tabulate
 from autotune.cost.constants import Constants, Fitted, Offset, Offsets, Spreads, levels_of
-from autotune.cost.spread.uncertainty import (
-    residual_features,
-)
+from autotune.cost.spread.uncertainty import residual_features
+from autotune.cost.spread.unsaid import Sides, total
 from autotune.cost.time import collectives, compute, data
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
@@ -75,6 +74,7 @@ class MeasuredSteps:
     optimizer: OptimizerTerms
     links: Communication
     features: Features
+    unsaid: Sides  # what nobody says of the run
     batch_s: FloatArray  # one loader's work for a micro-batch
     workers: FloatArray
     accumulation: FloatArray
@@ -103,6 +103,7 @@ class MeasuredSteps:
             _taken(self.optimizer, index),
             _taken(self.links, index),
             _taken(self.features, index),
+            _taken(self.unsaid, index),
             self.batch_s[index],
             self.workers[index],
             self.accumulation[index],
@@ -151,6 +152,7 @@ def measured_steps(cases: Sequence[MeasuredCase]) -> MeasuredSteps:
     steps: list[OptimizerTerms] = []
     links: list[Communication] = []
     features: list[Features] = []
+    unsaid: list[Sides] = []
     batches: list[FloatArray] = []
     for places, candidates in by_job(cases):
         job = cases[places[0]].job
@@ -159,6 +161,7 @@ def measured_steps(cases: Sequence[MeasuredCase]) -> MeasuredSteps:
         steps.append(_of_rows(optimizer_terms, job, candidates))
         links.append(_of_rows(collectives.communication, job, candidates))
         features.append(_of_rows(_features, job, candidates))
+        unsaid.append(_of_rows(total, job, candidates))
         batches.append(tabulate(data.COMPONENT, job, candidates).gather("batch_s"))
     back = np.argsort(np.asarray(order))
     return MeasuredSteps(
@@ -167,6 +170,7 @@ def measured_steps(cases: Sequence[MeasuredCase]) -> MeasuredSteps:
         _taken(_joined(steps), back),
         _taken(_joined(links), back),
         _taken(_joined(features), back),
+        _taken(_joined(unsaid), back),
         np.concatenate(batches)[back],
         np.asarray([float(case.config.num_dataloader_workers) for case in cases]),
         np.asarray([_accumulation(case) for case in cases]),

@@ -20,12 +20,13 @@ from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Job, Limits
 from autotune.evidence.cases import Refused
-from autotune.evidence.record.kernels import attention_of, compile_of
+from autotune.evidence.record.kernels import ASSUMED_ATTENTION, attention_of, compile_of
 from autotune.evidence.record.lengths import lengths_of
 from autotune.evidence.record.machine import machine_of
 from autotune.evidence.record.refusals import refusal_of
 from autotune.evidence.record.software import casts_adapters, software_of
 from autotune.evidence.record.training import (
+    ASSUMED_ADAPTERS,
     batch_split,
     checkpointing_of,
     method_of,
@@ -147,6 +148,15 @@ def describe(row: Row, find_model: Callable[[str], Model]) -> Described:
         software=software,
         offers=(),
         zero=machine.zero,
+        unsaid=tuple(
+            name
+            for name, taken in (
+                ("attention", own_kernel == ASSUMED_ATTENTION),
+                ("activation_checkpointing", own),
+                ("method.targets", ASSUMED_ADAPTERS in assumed),
+            )
+            if taken
+        ),
     )
     knobs = {
         "precision": precision,

@@ -31,6 +31,9 @@ _BLOCKS = re.compile(r"regional|blocks?|per[- ]layer|each layer")
 OWN_BLOCKS = ("torchtitan", "torchtune", "pytorch/ao")  # compile block by block by default
 
 
+ASSUMED_ATTENTION = ("sdpa attention",)
+
+
 def attention_of(row: Row, model: Model, trainer: str) -> tuple[str, tuple[str, ...]]:
     """The attention knob, and what was assumed."""
     word = row.words["attn"]
@@ -41,7 +44,7 @@ def attention_of(row: Row, model: Model, trainer: str) -> tuple[str, tuple[str, 
         return stated, ()
     if trainer == "unsloth":  # where flash-attn is not installed
         return FLASH[0], ("xformers' attention, as Unsloth takes it",)
-    return "sdpa", ("sdpa attention",)
+    return "sdpa", ASSUMED_ATTENTION
 
 
 _ATTENTION = (

@@ -43,6 +43,7 @@ DEFAULT_TARGETS = {
     "ms-swift": ("q_proj", "k_proj", "v_proj"),  # its table of models names the fused qkv or q,k,v
 }
 ASSUMED_TARGETS = ("q_proj", "v_proj")  # PEFT's own default for most families
+ASSUMED_ADAPTERS = "LoRA on the query and value projections"
 
 
 QUANTISATION = "quantisation other than nf4, int8 and 4-bit GPTQ"
@@ -198,7 +199,7 @@ def requested_targets(row: Row) -> tuple[tuple[str, ...], str | None]:
         for source, names in DEFAULT_TARGETS.items():
             if source in row.words["source_repo"]:
                 return names, None
-        return ASSUMED_TARGETS, "LoRA on the query and value projections"
+        return ASSUMED_TARGETS, ASSUMED_ADAPTERS
     named = re.sub(r"\(.*?\)", "", text)
     return tuple(part for part in re.split(r"[\s,;+|]+", named) if part), None
 

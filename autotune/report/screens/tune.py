@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.hub import is_hub_id
 from autotune.catalog.software import install_command
+from autotune.cost.spread.variance import STATED, said
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, section, table
 from autotune.report.phrases import (
@@ -289,7 +290,10 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append(_how_to_state_lengths(payload))
     probe = to_probe(payload)
     blocks: list[Block] = []
-    if narrowest and "lengths" not in narrowest and not (probe and "measured step" in narrowest):
+    if probe and "measured step" in narrowest:  # it is told below
+        stated = (each for each in payload.narrowings if each.fact in STATED)
+        narrowest = next((said(each) for each in stated), "")
+    if narrowest and "lengths" not in narrowest:
         items.append(shortened(narrowest))
     items += _checks(payload)
     if not probe and best.basis != "measured":
@@ -298,9 +302,9 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
     worth = "" if lengths_open(job) else _worth(payload, tight)
     again = payload.search.score == "probe"  # of probes that other programs disturbed
-    said = worth or ("measures the best settings" if probe and shows(tight, until=3) else "")
-    said = probe[0].what if probe and again else said
-    blocks += [Commands(((each.command, said),)) for each in probe]
+    gain = worth or ("measures the best settings" if probe and shows(tight, until=3) else "")
+    gain = probe[0].what if probe and again else gain
+    blocks += [Commands(((each.command, gain),)) for each in probe]
     elsewhere = probe and not again and best.device != "cpu"
     where = f" (on a machine with {best.device})" if elsewhere else ""
     return Section(f"For a more exact answer{where}", tuple(blocks))
