@@ -50,9 +50,11 @@ _STARTS = {"deepspeed_config", "fsdp_config", "num_processes", "mixed_precision"
 _FEW, _BATCH = 2, "per_device_train_batch_size"
 # Trainers whose settings stand in a file, and the programs that take them as flags as well: the
 # same words before another program are that program's own.
+_FACTORYS = {"stage", "finetuning_type"}
 _OTHERS = re.compile(r"\b(openrlhf|megatron|nemo|verl)\b")
 _STARTED_BY = {
     "axolotl": re.compile(r"axolotl"),
+    "llamafactory": re.compile(r"llama\W?factory|(^|/)train_(bash|sft|pt)\b|src/train|launcher"),
     "litgpt": re.compile(r"lit[-_]?gpt|(finetune|pretrain)/\w+\.py"),
     "torchtune": re.compile(r"\btune$|torchtune"),
     "swift": re.compile(r"swift|\b(llm_)?(sft|rlhf|dpo|pt)\b"),
@@ -80,7 +82,11 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
         _refuse_launcher(found | {"zero_optimization"}, name)
     own = {each.program: each.name for each in TRAINERS.values() if each.program}
     started = (own.get(word.rpartition("/")[2]) for word in program)
-    able = [each for each in TRAINERS.values() if _may_start(each.name, program)]
+    told = "llamafactory" if found & _FACTORYS else ""  # by whatever program of people's own
+    able = [
+        each for each in TRAINERS.values()
+        if each.name == told or _may_start(each.name, program)
+    ]  # fmt: skip
     whole = (each.name for each in able if each.is_file(values))
     whose = next((trainer for trainer in (*started, *whole) if trainer), None)
     whose = whose or _by_keys(found, able, name)

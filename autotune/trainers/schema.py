@@ -138,7 +138,7 @@ def _keys(raw: dict[str, Any], ceiling: str | None) -> dict[str, Key]:
 
 
 # Whose arguments stand among those of people's own programs, and of their older versions.
-_OF_PROGRAMS = {"transformers", "trl", "llamafactory"}
+_OF_PROGRAMS = {"transformers", "trl", "llamafactory", "torchtune"}
 _LISTED = 40  # keys named in one note
 _MEANT = 0.85  # share of letters that a misspelt key has in common with the one it means
 
@@ -249,10 +249,8 @@ def _say_packing(parsed: Parsed, values: dict[str, Any]) -> None:
 
 def _check_kind(keys: Keys, key: str, parsed: Parsed, schema: Schema) -> None:
     value, found = keys.at(key), schema.find(key)
-    if (
-        found is None or found.admits(value) or isinstance(value, str)
-    ):  # text may be a number, or a name computed
-        return
+    if found is None or found.admits(value) or isinstance(value, str) or not found.says:
+        return  # text may be a number, or a name computed
     parsed.note(f"{keys.name}: {key}", shown(value), f"{schema.newest} takes {found.says} there")
 
 

@@ -37,7 +37,7 @@ _KINDS: Final = (
           "splits one sequence or one layer over devices: not priced", 0.40, 0.50, 1.0),
     Kind(r"parallelism_config|ring_attn_func|heads_k_stride",
           "splits sequences over devices: not priced", 0.40, 0.50),
-    Kind(r"qat|quantizer|quantization_aware\w*|qat_config",
+    Kind(r"qat(_\w+)?|quantizer|quantization_aware\w*",
           "trains through rounded weights: slower, and more is kept", 0.30, 0.20),
     Kind(r"use_(galore|apollo|badam|adam_mini|muon)|galore_\w*rank|apollo_\w*rank",
           "another optimizer than is counted: other states", 0.15, 0.30),

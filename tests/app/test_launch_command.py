@@ -176,7 +176,9 @@ def test_machines_that_a_variable_counts(tmp_path: Path, lines: str, nodes: int)
     path.write_text(f"#!/bin/bash\n{lines}\ntorchrun --nnodes $NODES --nproc_per_node 2 {FLAGS}\n")
     job = load_jobs(path, Overrides(gpus=("h100-sxm",), stated={"data.rows": 1000}))[0].job
     assert job.global_batch_size == 8 * 2 * (nodes or 1)
-    assert [each.key for each in job.origin.uncounted] == ([] if nodes else ["machines"])
+    (said,) = job.origin.uncounted
+    assert said.key == "machines"
+    assert said.value == (str(nodes) if nodes else "$NODES")
 
 
 def test_devices_of_a_machine_are_those_that_slurm_is_asked_for(tmp_path: Path) -> None:

@@ -46,9 +46,10 @@ STARTED
 
 
 def file(path: Path, values: object, gpu: str = "h100") -> Job:
-    path.write_text(values if isinstance(values, str) else json.dumps(values))
-    stated = {"data.rows": 1000}
-    if path.suffix == ".py":
+    text = values if isinstance(values, str) else json.dumps(values)
+    path.write_text(text)
+    stated: dict[str, object] = {"data.rows": 1000}
+    if path.suffix == ".py" and "peft" not in text:
         stated |= {"method.kind": "full"}
     return load_jobs(path, Overrides((gpu,), stated=stated))[0].job
 
@@ -199,3 +200,62 @@ def test_a_way_of_training_that_a_flag_names_leaves_out_the_scripts_adapter(
     plain = text.replace("checkpointing true", "checkpointing false")
     found = file(tmp_path / "run.sh", f"{plain}full\n")
     assert today(found).activation_checkpointing == "none"
+
+
+def test_several_machines_of_a_command_are_said() -> None:
+    flags = f"train.py --model_name_or_path {QWEN} --per_device_train_batch_size 1 --bf16 "
+    flags += "--num_train_epochs 1 --use_peft --lora_r 4 --max_length 128"
+    one = command(f"torchrun --nproc_per_node=4 --nnodes=1 {flags}", "4xh100")
+    assert "machines" not in warnings(one)
+    two = command(f"torchrun --nproc_per_node=2 --nnodes=2 {flags}", "4xh100")
+    assert today(two).micro_batch_size * two.offers[0].count == two.global_batch_size == 4
+    assert "machines 2: counted as one" in warnings(two)
+
+
+def test_a_few_words_of_llama_factorys_do_not_make_another_program_that() -> None:
+    text = f"train_ood.py --model_name {QWEN} --pure_bf16 --batch_size_training 8 --dataset own "
+    text += "--num_epochs 1 --gradient_accumulation_steps 2 --max_length 128"
+    with pytest.raises(InputError):  # neither LoRA by LLaMA-Factory's default, nor anything else
+        command(f"torchrun {text}")
+    factory = f"--model_name_or_path {QWEN} --stage sft --finetuning_type lora --dataset own "
+    factory += "--per_device_train_batch_size 8 --cutoff_len 128 --num_train_epochs 1"
+    for program in ("python src/train_bash.py", "python ours.py", "llamafactory-cli train"):
+        assert command(f"{program} {factory}").origin.trainer == "llamafactory"
+
+
+def test_sections_of_a_torchtune_recipe_that_nobody_reads_are_said(tmp_path: Path) -> None:
+    early = {"early_exit_loss": {"layers": "0::4", "scale": 1.0}, "layer_dropout": {"prob": 0.2}}
+    said = warnings(file(tmp_path / "a.yaml", {**TUNE, **early}))
+    assert "early_exit_loss.layers '0::4'" in said
+    plain = {**TUNE, "seed": 14, "dataset": {**TUNE["dataset"], "source": "json", "split": "train"}}
+    found = file(tmp_path / "b.yaml", plain)
+    assert "of the program's own" not in warnings(found)
+    assert not [each for each in found.assumed if "takes  there" in each.why]
+
+
+def test_what_is_put_into_a_calls_arguments_further_on_is_said(tmp_path: Path) -> None:
+    text = (
+        "from unsloth import FastLanguageModel\n"
+        "from trl import SFTConfig, SFTTrainer\n"
+        f'model, tok = FastLanguageModel.from_pretrained("{QWEN}", max_seq_length=256)\n'
+        'adapter = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}\n'
+        'adapter["PUT"] = "int4"\n'
+        "model = FastLanguageModel.get_peft_model(model, **adapter)\n"
+        'args = SFTConfig("out", per_device_train_batch_size=2, num_train_epochs=1)\n'
+        "SFTTrainer(model=model, args=args, train_dataset=rows).train()\n"
+    )
+    assert "qat_scheme" in warnings(file(tmp_path / "a.py", text.replace("PUT", "qat_scheme")))
+    assert "bias" not in warnings(file(tmp_path / "b.py", text.replace("PUT", "bias")))
+
+
+def test_a_file_that_is_a_trainer_itself_starts_none(tmp_path: Path) -> None:
+    text = (
+        "from transformers import TrainingArguments\n"
+        "class Trainer:\n"
+        "    def __init__(self, model, args=None):\n"
+        '        self.args = args or TrainingArguments(output_dir="out")\n'
+        "    def search(self):\n"
+        "        self.train()\n"
+    )
+    with pytest.raises(InputError, match="holds no TrainingArguments"):
+        file(tmp_path / "trainer.py", text)

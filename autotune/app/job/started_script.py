@@ -45,6 +45,8 @@ FAR = {
     "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp", OWN_LENGTH,
     "dtype",
 }  # fmt: skip
+# How much longer gradients may take between machines than inside one: as its network is.
+_SEVERAL_SD = (0.70, 0.0)
 _UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
 _BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
@@ -343,12 +345,15 @@ def note_away(made: Parsed, parsed: Command, path: Path) -> None:
 
 def launch_unsaid(parsed: Command) -> list[Uncounted]:
     """What of the machines and devices nothing here says: how many, or that there is none."""
-    from autotune.trainers.launch.user_start import unknown_nodes, visible_devices
+    from autotune.trainers.launch.user_start import nodes_of, unknown_nodes, visible_devices
 
     found = []
     if nodes := unknown_nodes(parsed):
         why = "nothing here says how many machines: one is counted, and its batch; write the number"
         found.append(Uncounted("machines", nodes, why, 0.0, 0.0))
+    elif (several := nodes_of(parsed)) > 1:
+        why = "counted as one with all of their devices: a job file states nodes and their network"
+        found.append(Uncounted("machines", str(several), why, *_SEVERAL_SD))
     stated = [str(parsed.launcher.get(name, "")) for name in ("nproc_per_node", "num_processes")]
     computed = next((value for value in stated if value.startswith("$")), "")
     if computed and visible_devices(parsed):

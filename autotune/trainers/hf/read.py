@@ -157,7 +157,7 @@ OWN_BATCH = {
     "micro_batch_size": (
         "batch_size", "batch_size_per_device", "micro_batch", "per_device_train_batch",
         "per_device_batch_size", "batch_size_per_gpu", "bsz_per_device", "bs_per_device",
-        "train_bsz_per_gpu",
+        "train_bsz_per_gpu", "batch_size_training",
     ),
     "gradient_accumulation_steps": (
         "grad_accum", "grad_accum_steps", "gradient_accumulation", "accumulation_steps", "grad_acc",

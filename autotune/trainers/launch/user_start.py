@@ -61,20 +61,20 @@ def processes_of(command: Command) -> int | None:
             continue
         computed = str(value).startswith("$") and visible_devices(command) is not None
         unsaid = computed or str(value) in _EVERY
-        if name in _PER_NODE and unsaid and _nodes(command) == 1:
+        if name in _PER_NODE and unsaid and nodes_of(command) == 1:
             return visible_devices(command)
         each = _count(name, value)
-        return each * _nodes(command) if name in _PER_NODE else each
+        return each * nodes_of(command) if name in _PER_NODE else each
     included = command.launcher.get("include")
     if isinstance(included, str):
         return sum(len(part.partition(":")[2].split(",")) for part in included.split("@"))
     per_node = command.environment.get("NPROC_PER_NODE")
     if per_node is not None:
-        return _count("NPROC_PER_NODE", per_node) * _nodes(command)
+        return _count("NPROC_PER_NODE", per_node) * nodes_of(command)
     visible = visible_devices(command)
     every = {"deepspeed", *(trainer.process_per_device for trainer in TRAINERS.values())} - {""}
     starts_all = any(word.rpartition("/")[2] in every for word in command.program)
-    if starts_all and visible is None and _nodes(command) == 1:  # what sbatch asks for is visible
+    if starts_all and visible is None and nodes_of(command) == 1:  # what sbatch asks for is visible
         return slurm_devices(command)
     return visible if starts_all or "multi_gpu" in command.launcher else None
 
@@ -113,7 +113,8 @@ def launched_with(command: Command) -> dict[str, Any]:
     return found
 
 
-def _nodes(command: Command) -> int:
+def nodes_of(command: Command) -> int:
+    """How many machines the command starts on, as far as it says so."""
     if unknown_nodes(command):
         return 1
     for name in _NODES:

@@ -159,6 +159,12 @@ def _calls(tree: ast.Module, nodes: list[ast.AST]) -> tuple[list[_Call], bool]:
     calls = [call for call in (_call(node) for node in nodes) if call is not None]
     calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
     calls = [call for call in calls if call.name not in own]
+    inside = {  # of a trainer that the file itself is: its default where it is handed none
+        each for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Trainer")
+        for each in ast.walk(node)
+    }  # fmt: skip
+    calls = [c for c in calls if c.name not in ARGUMENTS or c.node not in inside or _is_sized(c)]
     calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
     begins = next((n for n, call in enumerate(calls) if call.name in ARGUMENTS), len(calls))
     before = [call.node for call in calls[:begins] if call.name == "BitsAndBytesConfig"]
@@ -348,9 +354,13 @@ def _add_unpacked(
             # two values of one key, or a condition that is not known: the script decides
             decided = key in made.values or value not in surely
             made.computed.append(key) if decided else _put(made, key, value, stated)
+        elif key is None:
+            made.unread.append((call.name, ast.keyword(name, value)))
     for name, value, place in entries or []:
         key = _key(call, name)
-        if key is not None and _put(made, key, value, stated):
+        if key is None:
+            made.unread.append((call.name, ast.keyword(name, value)))
+        elif _put(made, key, value, stated):
             made.keywords[key] = place
 
 
