@@ -60,6 +60,7 @@ class Parsed:
     fused_adapters: bool = False  # adapters are one operation with their weights
     reentrant: bool | None = None  # of activation checkpointing, where the file says
     mixed: bool = False  # the file asks for mixed precision
+    loads: bool = False  # the trainer's own words alone, model and all: it loads the weights
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)  # what completed it

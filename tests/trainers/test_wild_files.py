@@ -270,6 +270,27 @@ def test_a_file_that_its_name_alone_calls_qlora_is_taken_so_and_says_so(tmp_path
     assert job(tmp_path / "qwen-sft-lora.json", text).method.base == "16bit"
 
 
+@pytest.mark.parametrize(
+    ("more", "base"),
+    [
+        ({}, "32bit"), ({"dtype": "bfloat16"}, "16bit"), ({"torch_dtype": "bfloat16"}, "16bit"),
+        ({"load_in_4bit": True}, "nf4"), ({"peft_lora_r": 8}, "16bit"),
+    ],
+)  # fmt: skip
+def test_trl_itself_loads_in_fp32_where_no_dtype_is_stated(
+    tmp_path: Path, more: dict[str, object], base: str
+) -> None:
+    """trl 1.16 ModelConfig.dtype; a program with a word of its own may load as it likes."""
+    values = {
+        "model_name_or_path": QWEN, "use_peft": True, "max_length": 64, "num_train_epochs": 1,
+        "per_device_train_batch_size": 2, **more,
+    }  # fmt: skip
+    found = job(tmp_path / "sft.json", json.dumps(values))
+    assert found.method.base == base
+    said = [each.why for each in found.assumed if each.key == "method.base"]
+    assert any("TRL's own default is float32" in why for why in said) is (base == "32bit")
+
+
 def test_a_backslash_at_the_end_of_a_command_is_nothing() -> None:
     text = f"python t.py --model_name_or_path {QWEN} --max_seq_length 64 \\\n"
     more = "--per_device_train_batch_size 2 --num_train_epochs 1 \\"

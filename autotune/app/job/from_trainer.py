@@ -26,6 +26,7 @@ from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.space.enumerate import PLAIN
+from autotune.trainers.hf.adapter import fill_base
 from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.own_settings import together
 from autotune.trainers.registry import TRAINERS
@@ -65,6 +66,7 @@ def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Doc
     overrides = _with_counts(parsed, overrides)
     _ask_for(parsed, overrides, origin)
     _name_base(parsed, overrides, name)
+    fill_base(parsed, origin.syntax, origin.text)
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
     first, counted = _first_machine(overrides)

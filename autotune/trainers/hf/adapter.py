@@ -5,10 +5,11 @@ And the dtypes that weights and adapters are held in, with the mixed precision t
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
-from autotune.domain.config import YES
+from autotune.domain.config import YES, ZERO_STAGE
 from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import PADS
 from autotune.trainers.schema import schema_of
@@ -67,6 +68,8 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     targets = keys.words("lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"])
     peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
     base = read_base(keys, own=True)
+    known = all(schema_of("trl").find(str(key)) for key in keys.values)
+    parsed.loads = parsed.trainer == "trl" and known and "model" in parsed.values
     mode = str(keys.get(*OWN_FLAGS["method"])).casefold()
     # LLMBox's train.py, LLamaTuner's: switches of their own
     for name, means in (("lora", "lora"), ("qlora", "qlora"), ("use_qlora", "qlora")):
@@ -102,6 +105,30 @@ def base_of_adapter(stated: str | None, parsed: Parsed) -> str | None:
     A checkpoint whose name says how it is quantised is trained on as it is stored.
     """
     return stated or (None if stored_by_name(str(parsed.values.get("model", ""))) else "16bit")
+
+
+_OWN_COMMAND = re.compile(r"(?:^|[\s/])trl\s+[a-z]")  # trl sft ..., not a program of the user's
+
+
+def fill_base(parsed: Parsed, syntax: str, text: str) -> None:
+    """What TRL loads the weights in where its arguments state no dtype: fp32.
+
+    A script that is started may load them by itself, and so may a program with words of its own.
+    DeepSpeed makes 16 bit of what was loaded.
+    Source: trl 1.16 trainer/model_config.py (dtype) and trainer/utils.py create_model_from_path,
+    "float32"; before, None, which transformers 4 took for fp32; deepspeed 0.18.9 runtime/engine.py
+    _configure_distributed_model.
+    """
+    method = parsed.values.get("method", {})
+    known = method.get("base") or method.get("kind") == "qlora"
+    own = syntax in {"yaml", "json"} or (syntax != "python" and _OWN_COMMAND.search(text))
+    if not parsed.loads or not own or known:
+        return
+    if stored_by_name(str(parsed.values["model"])) or parsed.meaning.get("sharding") in ZERO_STAGE:
+        return
+    parsed.part("method", base="32bit")
+    why = "dtype is not in the file; TRL's own default is float32, and bfloat16 would halve it"
+    parsed.note("method.base", "32bit", why)
 
 
 def fill_adapter(parsed: Parsed, stated: dict[str, Any]) -> None:
