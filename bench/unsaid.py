@@ -6,7 +6,7 @@ and taken as the product takes it where nobody says it. A fit that has not seen 
 predicts the run with the fact and without it. What the two predictions differ by is what saying
 nothing costs: its median, whether the default leans to one side; its ends, how far off one may be.
 The interval is the product's: sized on the other sources, and as wide as what is then assumed makes
-it (`cost.spread.unsaid`).
+it (`cost.spread.unsaid`). Of memory, the same of peaks; their interval is not wider for it.
 
 A fact is hidden of each run that states it, also where the default is what ran. Sources weigh the
 same in every column, and within one its groups of model and device: what strangers leave out
@@ -35,23 +35,27 @@ from autotune.cost.parameters import resolve_targets
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.domain.outcome import Z90
+from autotune.evidence.accuracy import predict, residuals, with_memory
 from autotune.evidence.cases import (
     equal_weights,
     left_out_key,
+    memory_cases,
     source_of,
     timed_cases,
     weighted_quantile,
 )
+from autotune.evidence.fit.memory_left_out import refit_memory
 from autotune.evidence.fit.programs import new_errors
 from autotune.evidence.fit.spreads import leave_out, nested_spreads, predicted_by
 from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.record.training import CHECKPOINTING_TRAINERS
 from autotune.frozen import dataclass
+from autotune.pricing import plain_bill
 from autotune.trainers.hf.read import HF_DEFAULTS, TRL_DEFAULTS, TRL_MAX_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autotune.cost.columns import FloatArray
     from autotune.evidence.cases import MeasuredCase
@@ -239,7 +243,7 @@ class Seen:
     """Runs of left-out sources, and what is said of them. Arrays: [n] of logs."""
 
     cases: tuple[MeasuredCase, ...]
-    log_s: FloatArray
+    log_said: FloatArray
     fast_sd: FloatArray
     slow_sd: FloatArray
     measured: FloatArray
@@ -278,18 +282,53 @@ def judged(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -> dict[
     return {fact: _cost(fact, pairs[fact]) for fact in facts if pairs[fact]}
 
 
+def judged_memory(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -> dict[str, Cost]:
+    """The same of the peak that each source reads.
+
+    Bytes and widths are those of a fit without the source; what hiding the fact moves, which has
+    next to nothing of a fit in it, is what the shipped one says.
+    """
+    rows = [case for case in memory_cases(cases) if case.teaches_memory and case.peak]
+    unseen = refit_memory(cases).left_out
+    sources: dict[str, list[MeasuredCase]] = defaultdict(list)
+    for case in rows:
+        sources[case.group[0]].append(case)
+    pairs: dict[str, list[tuple[Seen, Seen]]] = defaultdict(list)
+    for own in sources.values():
+        for fact in facts:
+            both = [(case, less) for case in own if (less := hidden(case, fact)) is not None]
+            if both:
+                told = _peaks([case for case, _ in both], unseen)
+                moved = [_peaks([each], None).log_said[0] for pair in both for each in pair]
+                ratio = np.asarray(moved[1::2]) - np.asarray(moved[::2])
+                untold = replace(told, log_said=told.log_said + ratio)
+                pairs[fact].append((told, untold))
+    return {fact: _cost(fact, pairs[fact]) for fact in facts if pairs[fact]}
+
+
+def _peaks(cases: Sequence[MeasuredCase], unseen: Mapping[str, Any] | None) -> Seen:
+    """Peaks as the shipped model says them, or as a fit without the source does."""
+    found = predict(cases, plain_bill)
+    if unseen is not None:
+        found = {name: with_memory(own, unseen[name]) for name, own in found.items()}
+    own = [x for x in residuals(cases, found) if x.observation is x.case.peak]
+    sd = np.asarray([each.log_sd for each in own])
+    said, read = (np.log([getattr(x, name) for x in own]) for name in ("predicted", "actual"))
+    return Seen(tuple(x.case for x in own), said, sd, sd, read)
+
+
 def _cost(fact: str, sources: Sequence[tuple[Seen, Seen]]) -> Cost:
     weights = np.concatenate([_weights(told.cases) for told, _ in sources])
     weights /= weights.sum()
     told, untold = (_joined([pair[side] for pair in sources]) for side in (0, 1))
-    ratio = untold.log_s - told.log_s
+    ratio = untold.log_said - told.log_said
 
     def mean(values: Any) -> float:  # noqa: ANN401 - an array of numbers or of truths
         return float(np.average(values, weights=weights))
 
-    apart = untold.measured - untold.log_s
+    apart = untold.measured - untold.log_said
     below, above = apart < -Z90 * untold.fast_sd, apart > Z90 * untold.slow_sd
-    before = told.measured - told.log_s
+    before = told.measured - told.log_said
     known = (before >= -Z90 * told.fast_sd) & (before <= Z90 * told.slow_sd)
     return Cost(
         fact, len(weights), len(sources), mean(np.abs(ratio) > SAME),
@@ -315,7 +354,7 @@ def _joined(parts: Sequence[Seen]) -> Seen:
         tuple(case for part in parts for case in part.cases),
         *(
             np.concatenate([getattr(part, name) for part in parts])
-            for name in ("log_s", "fast_sd", "slow_sd", "measured")
+            for name in ("log_said", "fast_sd", "slow_sd", "measured")
         ),
     )
 
@@ -346,12 +385,15 @@ def main() -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     arguments = parser.parse_args()
     begun = time.perf_counter()
-    found = list(judged(read_cases(SHIPPED_ROWS).cases).values())
+    cases = read_cases(SHIPPED_ROWS).cases
+    found = {"time": judged(cases), "memory": judged_memory(cases)}
     seconds = time.perf_counter() - begun
     if arguments.format == "json":
-        print(json.dumps({"facts": [asdict(own) for own in found], "seconds": seconds}))
+        facts = {what: [asdict(own) for own in each.values()] for what, each in found.items()}
+        print(json.dumps({**facts, "seconds": seconds}))
         return
-    print(table(found))
+    for what, each in found.items():
+        print(f"{what}\n\n{table(list(each.values()))}\n")
     print(f"{seconds:.1f} s")
 
 

@@ -234,6 +234,13 @@ def duration_log_sd(bill: Bill, at: Indices) -> FloatArray:
     return found
 
 
+def step_log_sd(bill: Bill, *, slower: bool) -> FloatArray:
+    """[distinct steps] log standard deviation on the side of slower or of faster ones."""
+    outputs = bill.tables["compute"].outputs
+    more = outputs["slow_variance"] if slower else 0.0
+    return np.sqrt(np.maximum(outputs["log_sd"] ** 2 + more, 0.0))
+
+
 def slow_log_sd(bill: Bill, at: Indices) -> FloatArray:
     """The same on the side of longer runs, which a program that nobody measured makes wider."""
     share = component_seconds(bill, at)["compute"] / np.maximum(bill.duration_s[at], 1e-9)

@@ -362,31 +362,28 @@ class Job:
     @property
     def as_today(self) -> Job:
         """The job at the global batch that today's config makes."""
-        own = self.today_batch
-        if own is None:
+        if (own := self.today_batch) is None:
             return self
-        return replace(
-            self, global_batch_size=own.global_batch_size, steps=own.steps, today_batch=None
-        )
+        batch, steps = own.global_batch_size, own.steps
+        return replace(self, global_batch_size=batch, steps=steps, today_batch=None)
 
     @property
     def tokenizer(self) -> str | None:
         """What the job says that rows are tokenised with: `bytes`, a whole path, or a hub id."""
         name = self._data.get("tokenizer")
-        if name in {None, BYTES}:
+        if name is None or name == BYTES:
             return name
-        path = stated_in(self.base_dir, str(name))
-        return str(path) if path.exists() else str(name)
+        path = stated_in(self.base_dir, name)
+        return str(path) if path.exists() else name
 
     @property
     def column(self) -> str | None:
         """The columns of the data set that the job names, where their names do not tell."""
-        found: str | None = self._data.get("column")
-        return found
+        return self._data.get("column")
 
     @property
-    def _data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.spec or "{}").get("data") or {}
+    def _data(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = json.loads(self.spec or "{}").get("data") or {}
         return found
 
     @property

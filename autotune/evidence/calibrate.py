@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.cost.bill import step_log_sd
 from autotune.cost.model import CostModel
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.observation import LOG_SD, TIMES, Calibration
@@ -172,7 +173,7 @@ def _times(known: Sequence[Reference], learned: _Learned) -> None:
         factor = step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
         if factor is None:
             continue
-        model_sd = float(bill.tables["compute"].gather("log_sd")[0])
+        model_sd = float(step_log_sd(bill, slower=factor > 1.0)[0])
         if abs(math.log(factor)) <= _largest(reference, model_sd):
             found = _Factor(math.log(factor), _noise(reference.observation), model_sd)
             (elsewhere if reference.elsewhere else here).append(found)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.bill import evaluations, knob_values
+from autotune.cost.bill import evaluations, knob_values, step_log_sd
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.candidates import OFFER
@@ -99,12 +99,21 @@ class BilledCandidates:
             part_of(
                 name, [dimensions[read] for read in (*self._open(reads), *own)], columns,
                 self._predicted[name],
-                spread=_median(self.bill.tables[TABLE[name]].outputs["log_sd"]),
+                spread=self._spread(name),
                 noise=NOISE[name], terms=self._summands if name == "compute" else None,
             )
             for name, reads in READS.items()
         )  # fmt: skip
         return tuple(_with_free(part, own) for part in found)
+
+    def _spread(self, name: str) -> float:
+        """Log sd of what is predicted of a part; of steps as slower ones have it.
+
+        Rows of unknown length make runs faster, and no probe: those are measured at their rows.
+        """
+        if name == "compute":
+            return _median(step_log_sd(self.bill, slower=True))
+        return _median(self.bill.tables[TABLE[name]].outputs["log_sd"])
 
     def _open(self, reads: Sequence[str]) -> list[str]:
         """The columns without levers that the job keeps closed: at one value they vary nothing."""

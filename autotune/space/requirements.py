@@ -99,16 +99,9 @@ def kernels_run_eagerly(_job: Job, _offer: Offer, kernels: str, compiled: str) -
 
 def fp8_trains(job: Job, offer: Offer, precision: str) -> bool:
     """Adapters over frozen weights in fp8 are another matter, which nobody measured."""
-    if precision != "fp8":
-        return True
-    method = job.method
-    full = method.kind == "full" and method.base == "16bit"
-    return (
-        full
-        and job.software.torchao is not None
-        and "fp8" in levers_of(job)
-        and offer.device.vendor == "nvidia"
-    )
+    full = job.method.kind == "full" and job.method.base == "16bit"
+    runs = job.software.torchao is not None and offer.device.vendor == "nvidia"
+    return precision != "fp8" or (full and runs and "fp8" in levers_of(job))
 
 
 def fp8_compiled(_job: Job, _offer: Offer, precision: str, compiled: str) -> bool:
@@ -295,9 +288,8 @@ def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
     device, third = offer.device, attention == "flash_attention_3"
     if attention not in FLASH:
         return True
-    software = job.software
+    software, capability = job.software, device.compute_capability
     installed = software.has_flash_attention_3 if third else software.has_flash_attention
-    capability = device.compute_capability
     capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
     narrow = job.model.head_dim <= FLASH_HEAD_DIM
     return installed and device.vendor == "nvidia" and capable and narrow

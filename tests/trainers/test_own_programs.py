@@ -11,7 +11,7 @@ from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
-from autotune.trainers.syntax.shell_sums import computed_text
+from autotune.trainers.syntax.shell_words import computed_text
 
 if TYPE_CHECKING:
     from pathlib import Path

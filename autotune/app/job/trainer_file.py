@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import read_beside
-from autotune.app.job.command import command_document
+from autotune.app.job.command import command_document, python_document
 from autotune.app.job.file import Document, document_of, read_document, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.overrides import flag_of, line_document, on_machine
-from autotune.app.job.python_script import python_document
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin
 from autotune.domain.typed.values import shown
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from autotune.trainers.parsed import Parsed
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
-_OF_A_RUN = ({"value"}, {"desc", "value"})  # what W&B keeps of a setting
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
 # A shell script by its suffix, those that schedulers' users give theirs included.
 SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})

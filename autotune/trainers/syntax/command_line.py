@@ -16,14 +16,13 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
-from autotune.trainers.syntax.shell_arrays import USED
-from autotune.trainers.syntax.shell_sums import computed_text, cuts_off, without_comments
+from autotune.trainers.syntax.shell_words import USED, computed_text, cuts_off, without_comments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.trainers.contract import Changes
-    from autotune.trainers.syntax.shell_arrays import Array
+    from autotune.trainers.syntax.shell_words import Array
 
 _TOKEN = re.compile(
     r"""(?P<comment>(?<!\S)\#[^\n]*)

@@ -24,8 +24,14 @@ from autotune.trainers.syntax.command_line import (
     parse_command,
     rewrite_command,
 )
-from autotune.trainers.syntax.shell_arrays import array_spans, shell_arrays, with_arrays
-from autotune.trainers.syntax.shell_sums import COUNTED_WORDS, computed_text, without_comments
+from autotune.trainers.syntax.shell_words import (
+    COUNTED_WORDS,
+    array_spans,
+    computed_text,
+    shell_arrays,
+    with_arrays,
+    without_comments,
+)
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
