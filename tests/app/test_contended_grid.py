@@ -52,9 +52,10 @@ def test_on_a_machine_that_is_never_calm_it_says_so_and_gives_its_best_guess() -
     machines = answered("always", LONG)["runs"][:2]
     for run in machines:
         assert run["cannot_tell"]
-        assert run["disturbed"] == run["probes"]
-        assert "disturbed each run of the pick" in run["why"]
-        assert run["probes"] <= 12, "more of the same would tell no more"
+        assert run["why"]
+        assert run["disturbed"] >= 0.8 * run["probes"], "now and then they leave nearly all of it"
+        if run["disturbed"] == run["probes"]:
+            assert run["probes"] <= 12, "more of the same would tell no more"
 
 
 def test_what_is_called_a_tie_is_one() -> None:
@@ -68,7 +69,8 @@ def test_without_its_judgement_of_disturbances_the_noise_is_taken_as_fact(
 ) -> None:
     """Runs that were all slow alike do not differ: only that judgement sees what slowed them."""
     judged = answered("always", 0)["runs"]
-    assert all(run["cannot_tell"] and "disturbed" in run["why"] for run in judged)
+    assert all(run["cannot_tell"] for run in judged)
+    assert any("disturbed each run of the pick" in run["why"] for run in judged)
     monkeypatch.setattr(disturbance, "disturbances", lambda _: [])
     taken = answer(["always"], SEEDS, 0)["always"]["runs"]
     assert not any(run["disturbed"] for run in taken)

@@ -48,7 +48,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recommendatio
         patch.setenv("AUTOTUNE_HOME", str(folder / "home"))
         for name, job in jobs.items():
             machine = Machine(step=lambda config: SLOWER * step_of(config))
-            probing = options_of(machine, budget_s=60.0, probes=8)
+            probing = options_of(machine, budget_s=60.0, probes=12)
             options = Options(score="probe", run_dir=folder / name, probing=probing)
             found[name] = tune(job, options)
     return found

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("home")
 
 
+def slow(config: dict[str, Any]) -> float:
+    """[s] so far off what the model says of any configuration that one probe is not believed."""
+    return 3.0 * step_of(config)
+
+
 def best_step(bill: Bill) -> float:
     return min(step_of(bill.candidates.config(i).as_dict()) for i in range(len(bill)))
 
@@ -149,7 +154,7 @@ def test_a_search_that_a_limit_ended_goes_on_under_a_wider_one_as_if_it_had_been
 def test_a_run_of_which_another_was_interrupted_is_counted_as_the_first(
     job: Job, bill: Bill, tmp_path: Path
 ) -> None:
-    stopping = Machine(status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
+    stopping = Machine(slow, status=lambda *_: "interrupted" if stopping.count == 3 else "ok")
     with pytest.raises(Interrupted, match="2 finished probes are kept"):
         search(bill, stopping, tmp_path)
     lines: list[str] = []
@@ -190,7 +195,7 @@ def test_equals_are_a_tie_and_the_plainer_is_taken(bill: Bill, tmp_path: Path) -
 
 
 def test_a_pick_that_does_not_fit_the_second_time_gives_way(bill: Bill, tmp_path: Path) -> None:
-    first = search(bill, Machine(), tmp_path / "a").explored.pick
+    first = search(bill, Machine(slow), tmp_path / "a").explored.pick
     assert first is not None
     unlucky = bill.candidates.config(first).as_dict()
     names = ("micro_batch_size", "precision", "attention", "activation_checkpointing")
@@ -199,7 +204,7 @@ def test_a_pick_that_does_not_fit_the_second_time_gives_way(bill: Bill, tmp_path
         same = all(config[n] == unlucky[n] for n in names)
         return "oom_device" if same and role == "confirm" else "ok"
 
-    found = search(bill, Machine(status=status), tmp_path / "b")
+    found = search(bill, Machine(slow, status=status), tmp_path / "b")
     assert found.explored.pick not in {first, None}
     assert any("2 of 3 runs" in note for note in found.notes), (
         "the first was far off its prediction"
@@ -218,7 +223,7 @@ def test_a_run_that_ended_close_to_the_limit_is_repeated_and_its_share_is_kept(
             return replace(found, result={**found.result, "memory": memory})
 
     ends = iter(["ok"] * (fitted if left < 0.1 else 9) + ["oom_device"] * 9)
-    machine = Tight(status=lambda _c, _r: next(ends))
+    machine = Tight(slow, status=lambda _c, _r: next(ends))
     found = search(bill, machine, tmp_path, probes=1)
     roles = [record.role for record in found.records]
     if left > 0.1:
