@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
-from autotune.catalog.locks import LEFT_OVER_S, LOCK_FILE, NoLocks, hold, take
+from autotune.catalog.locks import LEFT_OVER_S, LOCK_FILE, NoLocks, hold, is_at, take
 from autotune.domain.paths import whole
 from autotune.frozen import dataclass
 
@@ -261,7 +261,7 @@ def _new_scratch(path: Path) -> tuple[int, Path]:
 
 def _is_ours(handle: int, scratch: Path) -> bool:
     try:
-        return hold(handle, scratch) and scratch.exists()
+        return hold(handle, scratch) and is_at(handle, scratch)  # and not another's of that name
     except NoLocks:  # there only old files are taken for a dead one's
         return True
 

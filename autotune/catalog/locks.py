@@ -63,7 +63,7 @@ class Lock:
         if handle < 0:
             return
         try:
-            if remove and _is_at(handle, self.path):  # not one that others made in its place
+            if remove and is_at(handle, self.path):  # not one that others made in its place
                 self.path.unlink()
         except OSError:  # an empty file stays behind, and its lock is free
             pass
@@ -88,7 +88,7 @@ def take(path: Path, wait_s: float = 0.0) -> Lock | None:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | _NOT_A_LINK, 0o666)
         try:
-            if _locked(handle, path) and _is_at(handle, path):
+            if _locked(handle, path) and is_at(handle, path):
                 found, handle = Lock(path, handle), -1
                 return found
         finally:
@@ -213,7 +213,7 @@ def _locked(handle: int, path: Path) -> bool:
     return True
 
 
-def _is_at(handle: int, path: Path) -> bool:
+def is_at(handle: int, path: Path) -> bool:
     """Whether the open file still has that name: its last holder may have taken it away."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))  # noqa: PTH116 - by its handle

@@ -19,6 +19,7 @@ from autotune.catalog.files import (
     write_new,
     write_whole,
 )
+from autotune.catalog.locks import hold
 
 
 def mode(path: Path) -> int:
@@ -81,6 +82,26 @@ def test_one_of_many_writers_of_a_new_file_wins_and_every_reader_sees_it_whole(
     for thread in threads:
         thread.join()
     assert won == [path.read_text()]
+    assert [each.name for each in tmp_path.iterdir()] == ["claim"]
+
+
+def test_a_half_written_file_whose_name_another_took_meanwhile_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sweepers at once: one takes it away before it is locked, one makes its name anew."""
+    taken: list[Path] = []
+
+    def late(handle: int, scratch: Path) -> bool:
+        if not taken:
+            taken.append(scratch)
+            scratch.unlink()
+            scratch.touch()
+        return hold(handle, scratch)
+
+    monkeypatch.setattr(files, "hold", late)
+    assert write_new(tmp_path / "claim", "whole")
+    assert taken
+    assert (tmp_path / "claim").read_text() == "whole"
     assert [each.name for each in tmp_path.iterdir()] == ["claim"]
 
 

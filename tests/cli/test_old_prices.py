@@ -75,5 +75,4 @@ def test_a_mark_that_every_price_has_is_on_no_line(on: Callable[..., Done]) -> N
 def test_the_machine_that_a_plan_chose_is_in_its_table(on: Callable[..., Done]) -> None:
     said = on(DAYS[0], "plan", CAMPAIGN).stdout
     table = said.partition("Machines, each with its own hours")[2].partition("Phases")[0]
-    (line,) = (line for line in table.splitlines() if "$1.03" in line)
-    assert line.split()[:2] == ["rtx-4090", "(own)*"]
+    assert ["rtx-4090", "(own)*"] in [line.split()[:2] for line in table.splitlines()]
