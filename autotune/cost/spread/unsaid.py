@@ -59,8 +59,22 @@ class Sides:
     slower: FloatArray
 
 
+_last: list[tuple[tuple[object, ...], dict[str, Sides]]] = []  # of the call before, at most one
+
+
 def unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
-    """What each fact leaves open that the job does not state. Facts that it states are absent."""
+    """What each fact leaves open that the job does not state. Facts that it states are absent.
+
+    Both sides of a step and its causes are asked for one after the other: priced once.
+    """
+    asked = (job, columns, constants())
+    if _last and all(one is other for one, other in zip(_last[0][0], asked, strict=True)):
+        return _last[0][1]
+    _last[:] = [(asked, _unsaid(job, columns))]
+    return _last[0][1]
+
+
+def _unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
     found = {LENGTHS: _lengths(job, columns), PADDING: _padding(job, columns)}
     for fact in job.unsaid:
         if fact in CHOICES:
