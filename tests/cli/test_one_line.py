@@ -279,9 +279,9 @@ def test_options_of_a_line_beside_a_job_file_say_how_to_change_it(
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("model: gpt2\ndata: {rows: 9}\nhardware: t4\n")
-    error = refusal(capsys, "estimate", str(job), "--rows", "10k")
-    assert "--rows cannot be given beside it" in error
-    assert "--set data.rows=10000" in error
+    error = refusal(capsys, "estimate", str(job), "--rows", "10k", "--epochs", "3")
+    assert "--rows, --epochs cannot be given beside it" in error
+    assert "--set data.rows=10000 --set train.epochs=3\n" in error
     assert run(["estimate", str(job), "--set", "data.rows=10k", *QUICK]) == 0
 
 

@@ -111,6 +111,11 @@ def _refuse_unknown(document: Document) -> None:
         raise InputError(msg, f"read are {titles}")
 
 
+def _set_flag(key: str, value: object) -> str:
+    """The `--set` that states it; a whole number of epochs without a point."""
+    return f"--set {key}={f'{value:g}' if isinstance(value, float) else value}"
+
+
 def refuse_flags(overrides: Overrides, name: str) -> None:
     """Flags of a trainer's file beside a job file, which states these itself."""
     given = [flag_of(key) for key in overrides.stated]
@@ -118,7 +123,7 @@ def refuse_flags(overrides: Overrides, name: str) -> None:
     given += ["--as"] if overrides.priced_as else []
     if given:
         msg = f"{name} states the job, so {', '.join(given)} cannot be given beside it"
-        changes = " ".join(f"--set {key}={value}" for key, value in overrides.stated.items())
+        changes = " ".join(_set_flag(key, value) for key, value in overrides.stated.items())
         hint = f"to change the job, use {changes}" if changes else f"leave {given[-1]} out"
         raise InputError(msg, hint)
 
