@@ -65,7 +65,10 @@ def test_what_only_costs_time_is_opened_where_no_lever_of_the_users_would_do() -
     told = [text for text in answer.warnings if isinstance(text, Decisive) and "offload" in text]
     assert "nothing fits without it" in told[0]
     machine = first(answer.rejected.relaxations, "machine")
-    assert machine.change in told[0]
+    quality = first(answer.rejected.relaxations, "quality")
+    assert quality.duration_s < answer.best.duration_s.p50
+    assert f"`{quality.apply}` (changes the result)" in told[1]
+    assert machine.change in told[1]
     screen = recommendation_screen(recommendation_payload(answer))
     assert "was opened" in screen
     assert len(screen.splitlines()) <= MOST_LINES

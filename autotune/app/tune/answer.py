@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif import explain
-from autotune.app.whatif.levers import opened_note
+from autotune.app.whatif.levers import opened_notes
 from autotune.app.whatif.moved import moved_notes
 from autotune.app.whatif.relaxations import keeping_the_limits, relaxations
 from autotune.app.whatif.sensitivities import sensitivities
@@ -283,7 +283,7 @@ def _opened(priced: Priced, best: Estimated, rejected: Rejected) -> tuple[str, .
     """What to say of a knob that was opened because nothing fitted without it."""
     if priced.job is priced.asked:
         return ()
-    return (opened_note(priced.asked, best, rejected.relaxations),)
+    return opened_notes(priced.asked, best, rejected.relaxations)
 
 
 def _missed(priced: Priced, best: Estimated, objective: Objective) -> tuple[str, ...]:

@@ -270,15 +270,27 @@ def opened_words(config: Config) -> str:
     )
 
 
-def opened_note(job: Job, best: Estimated, others: Sequence[Relaxation]) -> str:
-    """That a knob was opened, and the soonest other machine that does without."""
+def opened_notes(job: Job, best: Estimated, others: Sequence[Relaxation]) -> tuple[str, ...]:
+    """That a knob was opened, and what does without it: another result, or another machine.
+
+    The change of the result only where it is sooner and cheaper than the pick.
+    """
     opened = opened_words(best.config)
     text = f"nothing fits without it, so {opened} was opened: {opened_means(job, best)}"
+    told: list[str] = []
+    for each in others:
+        better = each.duration_s < best.duration_s.p50 and each.cost_usd < best.cost_usd.p50
+        if each.kind == "quality" and better:
+            told.append(f"`{each.apply}` (changes the result) {_figures(each)}")
+            break
     machine = next((each for each in others if each.kind == "machine"), None)
     if machine is not None:
-        figures = f"{format_seconds(machine.duration_s)}, {format_usd(machine.cost_usd)}"
-        text += f". Without it {machine.change}: {marked_name(figures, machine)}"
-    return Decisive(text)
+        told.append(f"{machine.change} {_figures(machine)}")
+    return (Decisive(text), *([Decisive(f"without {opened}: {'; '.join(told)}")] if told else []))
+
+
+def _figures(each: Relaxation) -> str:
+    return marked_name(f"{format_seconds(each.duration_s)}, {format_usd(each.cost_usd)}", each)
 
 
 def _levers(
