@@ -37,23 +37,26 @@ from autotune.app.job.load import load_job
 from autotune.app.workers.executor import LocalExecutor, WorkerJob
 from autotune.cost.model import CostModel
 from autotune.search.measured.joining import Opened, Place, joining, leading, terms_of
-from autotune.search.measured.measurer import FunctionMeasurer, Scored
+from autotune.search.measured.measurer import Scored, StopSearch
 from autotune.search.measured.shared import SharedSearch
-from autotune.search.measured.study import explore_measured
+from autotune.search.posterior.stopping import ProbeBudget
 from autotune.search.selection import TIE
 from autotune.search.study.owner import Owner
 from autotune.search.study.record import TRIALS_FILE, TrialRecord, records_of_workers
-from autotune.search.study.storage import joined_study
+from autotune.search.study.storage import joined_study, stored
 from autotune.search.study.turns import SharedStudy
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from bench import hands_on_ray, servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from optuna.study import Study
 
     from autotune.app.workers.executor import Executor
     from autotune.cost.bill import Bill
+    from autotune.search.measured.measurer import Measurer
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "jobs" / "h100_38h.yaml"
@@ -109,9 +112,55 @@ def scored(bill: Bill, index: int, seconds: float = 0.0) -> Scored:
     )  # fmt: skip
 
 
+@dataclass
+class Fake:
+    """Measures by `scored`, for nothing and each candidate once."""
+
+    bill: Bill
+    seconds: float = 0.0
+    measured: list[int] = field(default_factory=list)
+    allowed: dict[str, float] = field(default_factory=dict)
+
+    def measure(self, index: int) -> Scored:
+        """By the formula."""
+        self.measured.append(index)
+        return scored(self.bill, index, self.seconds)
+
+    def again(self, index: int, told: Sequence[str]) -> Scored:
+        """Never: what the formula says it would say again."""
+        msg = f"{index} was measured {len(told) + 1} times"
+        raise StopSearch(msg)
+
+    def stop_reason(self) -> str:
+        """None."""
+        return ""
+
+    def budget(self, index: int) -> ProbeBudget:
+        """Free."""
+        del index
+        return ProbeBudget(0.0, free=True)
+
+    def count_pending(self, candidates: Sequence[int]) -> None:
+        """They cost nothing."""
+
+    def made(self) -> list[dict[str, Any]]:
+        """No probes."""
+        return []
+
+    def adopt(self, made: Sequence[dict[str, Any]]) -> None:
+        """Nobody keeps a probe."""
+
+
+class EveryTrial(SharedSearch):
+    """A search that makes as many trials as are asked for, however little they promise."""
+
+    def _stop(self, study: Study, measurer: Measurer) -> None:
+        del study, measurer
+
+
 def search_of(bill: Bill, sampler: str) -> SharedSearch:
     """The same search in every process."""
-    return SharedSearch(bill, "cost", sampler, 0, None)
+    return EveryTrial(bill, "cost", sampler, 0, None)
 
 
 def work(run_dir: Path, storage: str | None, trials: int, sampler: str) -> None:
@@ -121,8 +170,7 @@ def work(run_dir: Path, storage: str | None, trials: int, sampler: str) -> None:
     search, owner = search_of(bill, sampler), Owner.here()
     place = Place(run_dir, storage, "hands", "job", LEASE_S)
     with joining(search, study, place, owner) as (shared, log):
-        measurer = FunctionMeasurer(lambda index: scored(bill, index, MEASURE_S))
-        search.work(shared, log, measurer, trials)
+        search.work(shared, log, Fake(bill, MEASURE_S), trials)
 
 
 def absent(storage: str) -> str:
@@ -292,9 +340,9 @@ def recorded(run_dir: Path) -> list[TrialRecord]:
 def alone(sampler: str, trials: int) -> float:
     """[USD] the pick of one worker, the same beside every storage."""
     bill = bill_of()
-    found = explore_measured(
-        bill, lambda index: scored(bill, index), sampler=sampler, trials=trials
-    )
+    search = search_of(bill, sampler)
+    with stored(None, search.header(""), None, "alone", bill.job.name, resume=False) as store:
+        found = search.measure_all(store, Fake(bill), trials, resume=False)
     return min(r.value for r in found.records if r.kind == "trial" and r.fits and r.value)
 
 

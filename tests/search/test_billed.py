@@ -131,17 +131,12 @@ def test_probes_of_a_bill_go_by_residuals_and_a_killed_search_goes_on_alike(
     priced = billed(tight_bill)
 
     def search(folder: Path, trials: int, *, resume: bool = False) -> list[int]:
-        asked: list[int] = []
-
-        def measure(index: int) -> Scored:
-            asked.append(index)
-            return truth(priced, index)
-
+        meter = Meter(priced, 7.0, again_s=np.inf)
         explore_measured(
-            tight_bill, measure, sampler="calibrated", trials=trials, run_dir=folder,
+            tight_bill, meter, sampler="calibrated", trials=trials, run_dir=folder,
             job_key="job", resume=resume,
         )  # fmt: skip
-        return asked
+        return meter.asked
 
     straight = search(tmp_path / "straight", 7)
     assert len(set(straight)) == 7
@@ -153,19 +148,15 @@ def test_the_search_learns_that_a_machine_is_slower_everywhere(tight_bill: Bill)
     priced = billed(tight_bill)
     history = History()
 
-    def measure(index: int) -> Scored:
-        if len(history.measured) == 4:
-            msg = "four are enough"
-            raise StopSearch(msg)
+    meter = Meter(priced, 4.0)
+    explore_measured(tight_bill, meter, sampler="calibrated", trials=20)
+    for index in meter.asked:
         scored = truth(priced, index)
         if scored.oom:
             history.learn_oom(priced, index)
         else:
             history.learn(priced, index, scored.measured)
-        return scored
-
-    found = explore_measured(tight_bill, measure, sampler="calibrated", trials=20)
-    assert found.stopped_because == "four are enough"
+    assert history.measured
     posterior = Posterior(priced, history)
     factors = np.exp(posterior.residuals["compute"].mean)
     assert np.median(factors) == pytest.approx(COMPUTE, rel=0.08)
@@ -177,20 +168,22 @@ def test_the_search_learns_that_a_machine_is_slower_everywhere(tight_bill: Bill)
 class Meter:
     """Measures for a second each, and may spend so many; the pick's own run is dearer."""
 
-    def __init__(self, priced: BilledCandidates, limit: float) -> None:
-        self.priced, self.limit, self.spent = priced, limit, 0.0
+    def __init__(self, priced: BilledCandidates, limit: float, again_s: float = 2.0) -> None:
+        self.priced, self.limit, self.again_s, self.spent = priced, limit, again_s, 0.0
         self.allowed = {"seconds": limit}
+        self.asked: list[int] = []
 
     def measure(self, index: int) -> Scored:
         self.spent += 1.0
+        self.asked.append(index)
         return truth(self.priced, index)
 
     def again(self, index: int, told: Sequence[str]) -> Scored:
         del told
-        if self.spent + 2.0 > self.limit:
+        if self.spent + self.again_s > self.limit:
             msg = "the probe budget was spent"
             raise StopSearch(msg, budget=True)
-        self.spent += 2.0
+        self.spent += self.again_s
         return truth(self.priced, index)
 
     def stop_reason(self) -> str:

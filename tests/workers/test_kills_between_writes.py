@@ -16,7 +16,6 @@ import pytest
 from autotune.domain.errors import InputError
 from autotune.search.measured import joining as joins
 from autotune.search.measured.joining import Place, joining, leading, terms_of
-from autotune.search.measured.measurer import FunctionMeasurer
 from autotune.search.posterior.measurements import DROPPED, RECORD, history_of, is_dropped
 from autotune.search.study import turns
 from autotune.search.study.backends import close
@@ -24,7 +23,7 @@ from autotune.search.study.owner import Owner, place
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.storage import joined_study, shared_journal
 from autotune.search.study.turns import SharedStudy, TakenAwayError
-from bench.many_hands import bill_of, scored, search_of
+from bench.many_hands import Fake, bill_of, scored, search_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,9 +97,8 @@ def lead(search: SharedSearch, where: Place, *, resume: bool = False) -> None:
 
 def join(search: SharedSearch, where: Place, trials: int = TRIALS) -> None:
     study, _ = terms_of(where.run_dir, where.storage, where.name)
-    measurer = FunctionMeasurer(lambda index: scored(search.bill, index))
     with joining(search, study, where, Owner.here()) as (shared, log):
-        search.work(shared, log, measurer, trials)
+        search.work(shared, log, Fake(search.bill), trials)
 
 
 def check_whole(search: SharedSearch, where: Place) -> None:

@@ -21,14 +21,13 @@ from autotune.domain.answer.recommendation import Asked
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.search.measured.joining import Place, joining, leading, terms_of, worker_folder
-from autotune.search.measured.measurer import FunctionMeasurer, Scored
 from autotune.search.study import backends
 from autotune.search.study.backends import connect, with_driver
 from autotune.search.study.owner import OWNER, Owner, place
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.storage import shared_journal
 from autotune.search.study.turns import BEAT, CHOSEN, PROBES, SharedStudy, TakenAwayError
-from bench.many_hands import bill_of, scored, search_of
+from bench.many_hands import Fake, bill_of, search_of
 from bench.servers import absent, postgresql, redis_server
 
 if TYPE_CHECKING:
@@ -236,11 +235,7 @@ def test_what_a_worker_recorded_before_its_telling_failed_is_told_and_not_measur
 ) -> None:
     bill = bill_of()
     shared = Place(tmp_path / "run", None, "hands", "job")
-    search, measured = search_of(bill, "random"), list[int]()
-
-    def measure(index: int) -> Scored:
-        measured.append(index)
-        return scored(bill, index)
+    search, measurer = search_of(bill, "random"), Fake(bill)
 
     def refused(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -250,15 +245,15 @@ def test_what_a_worker_recorded_before_its_telling_failed_is_told_and_not_measur
         with joining(search, study, shared, gone()) as (own, log), monkeypatch.context() as faulty:
             faulty.setattr(SharedStudy, "_tell", refused)
             with pytest.raises(OSError, match="Input/output"):
-                search.work(own, log, FunctionMeasurer(measure), len(bill))
+                search.work(own, log, measurer, len(bill))
         study, _ = terms_of(shared.run_dir, None, shared.name)
         with joining(search, study, shared, Owner.here("next")) as (own, log):
             own.bury()
             assert [record.number for record in own.records()] == [0]
-            search.work(own, log, FunctionMeasurer(measure), 3)
+            search.work(own, log, measurer, 3)
         led.gather()
         tried = [record.number for record in led.log.records if record.kind == "trial"]
-        assert len(tried) == len(measured) == len(set(measured)) == 3
+        assert len(tried) == len(measurer.measured) == len(set(measurer.measured)) == 3
 
 
 def test_what_a_killed_worker_had_half_written_is_gone_once_its_search_is_led_again(

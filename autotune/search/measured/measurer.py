@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.search.axes import ParamValue
     from autotune.search.posterior.stopping import ProbeBudget
@@ -123,14 +123,3 @@ class SharedMeasurer(Measurer, Protocol):
 
     def adopt(self, made: Sequence[dict[str, Any]]) -> None:
         """What a peer recorded of one trial."""
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionMeasurer:
-    """A plain function as one who measures, for free and once."""
-
-    call: Callable[[int], Scored]
-
-    def measure(self, index: int) -> Scored:
-        """Call it."""
-        return self.call(index)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autotune.frozen import dataclass
 from autotune.search.measured.finals import is_final, overturned
-from autotune.search.measured.measurer import End, FunctionMeasurer, StopSearch
+from autotune.search.measured.measurer import End, StopSearch
 from autotune.search.measured.study import (
     FRONT,
     MOST_FRONT,
@@ -63,7 +63,7 @@ class SharedSearch(MeasuredSearch):
     _heard: frozenset[int] = frozenset()
 
     def work(
-        self, shared: SharedStudy, log: TrialLog, measurer: SharedMeasurer | FunctionMeasurer,
+        self, shared: SharedStudy, log: TrialLog, measurer: SharedMeasurer,
         trials: int, tell: Callable[[str], None] = lambda _: None,
     ) -> Task:  # fmt: skip
         """Measure what is asked for until the search is over; why it is."""
@@ -97,7 +97,7 @@ class SharedSearch(MeasuredSearch):
 
     def _do(
         self, task: Task, trial: Trial, shared: SharedStudy, log: TrialLog,
-        measurer: SharedMeasurer | FunctionMeasurer,
+        measurer: SharedMeasurer,
     ) -> None:  # fmt: skip
         """Choose, measure, record on the disk, tell."""
         records, pending = shared.look()  # nobody else can choose before we have
@@ -111,8 +111,7 @@ class SharedSearch(MeasuredSearch):
         record = with_sampler_state(record, shared.study, trial)
         shared.check_ours(trial)
         log.append(record)
-        made = [] if isinstance(measurer, FunctionMeasurer) else measurer.made()
-        shared.finish(trial, record, made)
+        shared.finish(trial, record, measurer.made())
         self._heard |= {trial.number}
 
     def _sampler_for(self, task: Task, number: int, study: Study, measurer):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Optuna's
@@ -125,11 +124,11 @@ class SharedSearch(MeasuredSearch):
 
     def _measured(
         self, task: Task, trial: Trial, records: list[TrialRecord], peers: list[int],
-        shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer,
+        shared: SharedStudy, measurer: SharedMeasurer,
     ) -> TrialRecord | None:  # fmt: skip
         """What the trial gave; None where a peer is measuring just that."""
         params, tried = dict(trial.params), self._tried(records)
-        if task.kind == "again" and not isinstance(measurer, FunctionMeasurer):
+        if task.kind == "again":
             scored = measurer.again(task.index, task.told)
             return scored.again(params, records, trial.number, task.allowed)
         record = self._record_of(params, trial.number, tried)
@@ -160,10 +159,8 @@ class SharedSearch(MeasuredSearch):
             for index in self._candidates([trial])
         ]
 
-    def hear(self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer) -> None:
+    def hear(self, shared: SharedStudy, measurer: SharedMeasurer) -> None:
         """Take in what peers measured since the last time."""
-        if isinstance(measurer, FunctionMeasurer):
-            return
         for trial in shared.trials():
             if trial.state.is_finished() and trial.number not in self._heard:
                 self._heard |= {trial.number}
@@ -171,33 +168,27 @@ class SharedSearch(MeasuredSearch):
                     measurer.adopt(trial.user_attrs[PROBES])
         measurer.count_pending(self._candidates(shared.pending()))
 
-    def decide(
-        self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer, trials: int
-    ) -> Task:
+    def decide(self, shared: SharedStudy, measurer: SharedMeasurer, trials: int) -> Task:
         """What is to be done next, by all that is known now."""
         self.hear(shared, measurer)
         records, pending = shared.look()
-        prober = None if isinstance(measurer, FunctionMeasurer) else measurer
         last, running = records[-1] if records else None, self._candidates(pending)
         finals = bool(running) and self._tried(records).keys() >= set(running)  # all of it again
-        again = False
-        if prober and last and is_final(last, prober.allowed):
-            again, end = True, self._ended_before(shared.study, prober, last)
+        again = finals
+        if last and is_final(last, measurer.allowed):
+            again, end = True, self._ended_before(shared.study, measurer, last)
         else:
-            if prober and finals:  # what is measured again had no part in what ended the search
-                prober.count_pending(())
+            if finals:  # what is measured again had no part in what ended the search
+                measurer.count_pending(())
             found = self._end_of_work(shared, measurer, trials, records, running)
-            if prober and finals:
-                prober.count_pending(running)
+            if finals:
+                measurer.count_pending(running)
             if found is None:
                 return Task("wait" if finals else "search")
             end = found
-        if pending and not (prober and finals):
+        if pending and not finals:
             return Task("wait")
-        if prober is None:
-            return Task("end", end.why, end.by_itself)
-        again |= finals
-        return self._behind(shared, prober, trials, records, running, end, again=again)
+        return self._behind(shared, measurer, trials, records, running, end, again=again)
 
     def _behind(
         self, shared: SharedStudy, measurer: SharedMeasurer, trials: int,
@@ -230,15 +221,14 @@ class SharedSearch(MeasuredSearch):
         return self.front.next_aim(study, measurer.budget) is not None
 
     def _end_of_work(
-        self, shared: SharedStudy, measurer: SharedMeasurer | FunctionMeasurer, trials: int,
+        self, shared: SharedStudy, measurer: SharedMeasurer, trials: int,
         records: list[TrialRecord], pending: list[int],
     ) -> End | None:  # fmt: skip
         """Why this worker proposes no further candidate; None to go on. pending: of peers."""
         end = self._end_of_search(shared.study, measurer, trials, records, pending)
         if end is not None:
             return end
-        why = "" if isinstance(measurer, FunctionMeasurer) else measurer.stop_reason()
-        why = why or self.refused
+        why = measurer.stop_reason() or self.refused
         return End(why, by_itself=False) if why else None
 
     def explored(self, shared: SharedStudy, resumed: int, end: Task) -> MeasuredExploration:

@@ -20,7 +20,7 @@ from autotune.search.measured.finals import (
     overturned,
     untried_as_today,
 )
-from autotune.search.measured.measurer import End, FunctionMeasurer, Scored, StopSearch
+from autotune.search.measured.measurer import End, StopSearch
 from autotune.search.posterior.measurements import DROPPED, history_of
 from autotune.search.posterior.stopping import Remaining, judged, remaining
 from autotune.search.study.record import TrialRecord, next_number
@@ -35,7 +35,7 @@ from autotune.search.study.storage import (
 from autotune.search.study.study import Exploration, Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from optuna.samplers import BaseSampler
@@ -116,7 +116,7 @@ class MeasuredSearch(Search):
         return Posterior(self.priced, history, self.prior)
 
     def measure_all(
-        self, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int, *, resume: bool
+        self, store: StudyStore, measurer: Measurer, trials: int, *, resume: bool
     ) -> MeasuredExploration:
         """Ask, measure and tell until it is enough; then measure the pick again."""
         study = store.study(resume=resume)
@@ -141,12 +141,10 @@ class MeasuredSearch(Search):
         )  # fmt: skip
 
     def _search_and_repeat(
-        self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
+        self, study: Study, store: StudyStore, measurer: Measurer, trials: int,
         records: list[TrialRecord],
     ) -> End:  # fmt: skip
         """Search, and measure the best again; search on where that changed what was believed."""
-        if isinstance(measurer, FunctionMeasurer):
-            return self._search(study, store, measurer, trials, records)
         while True:
             known = len(records)
             if known and is_final(records[-1], measurer.allowed):
@@ -181,7 +179,7 @@ class MeasuredSearch(Search):
         )
 
     def _search(
-        self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer, trials: int,
+        self, study: Study, store: StudyStore, measurer: Measurer, trials: int,
         records: list[TrialRecord],
     ) -> End:  # fmt: skip
         """Trials until something ends the search; what it was, and whether nothing was wanting."""
@@ -195,7 +193,7 @@ class MeasuredSearch(Search):
         return end
 
     def _end_of_search(
-        self, study: Study, measurer: Measurer | FunctionMeasurer, trials: int,
+        self, study: Study, measurer: Measurer, trials: int,
         records: Sequence[TrialRecord], pending: Collection[int] = (),
     ) -> End | None:  # fmt: skip
         """Why no further candidate is proposed, and whether that is its end; None to go on.
@@ -223,7 +221,7 @@ class MeasuredSearch(Search):
         return {self._candidate(record): record for record in records if record.kind == "trial"}
 
     def _measure_next(
-        self, study: Study, store: StudyStore, measurer: Measurer | FunctionMeasurer,
+        self, study: Study, store: StudyStore, measurer: Measurer,
         records: list[TrialRecord], name: str = "",
     ) -> None:  # fmt: skip
         """Ask the sampler, measure, record, tell. Raises StopSearch, and drops the trial."""
@@ -258,9 +256,9 @@ class MeasuredSearch(Search):
                 return
             made += 1
 
-    def _stop(self, study: Study, measurer: Measurer | FunctionMeasurer) -> Stop | None:
+    def _stop(self, study: Study, measurer: Measurer) -> Stop | None:
         """Why the calibrated search ends before its next proposal; None to go on."""
-        if self.sampler != CALIBRATED or isinstance(measurer, FunctionMeasurer):
+        if self.sampler != CALIBRATED:
             return None
         posterior = self.calibrated.posterior(study)
         if not posterior.history.probes:
@@ -282,9 +280,9 @@ class MeasuredSearch(Search):
             return None
         return measured_as_today(posterior, self.space, self.bill.candidates, pick)
 
-    def _of_today(self, study: Study, measurer: Measurer | FunctionMeasurer) -> BaseSampler | None:
+    def _of_today(self, study: Study, measurer: Measurer) -> BaseSampler | None:
         """Asks for the pick with own knobs as today, where nothing may be measured behind it."""
-        if isinstance(measurer, FunctionMeasurer) or self.sampler != CALIBRATED:
+        if self.sampler != CALIBRATED:
             return None
         posterior = self.calibrated.posterior(study)
         pick = self._measured_pick(posterior) if self.bill.candidates.extra else None
@@ -332,7 +330,7 @@ def _drop(study: Study, number: int) -> None:
 
 def explore_measured(  # noqa: PLR0913 - what a search is, each named
     bill: Bill,
-    measurer: Measurer | Callable[[int], Scored],
+    measurer: Measurer,
     *,
     objective: Objective = "cost",
     sampler: str,
@@ -347,14 +345,13 @@ def explore_measured(  # noqa: PLR0913 - what a search is, each named
 ) -> MeasuredExploration:
     """Measure up to `trials` distinct candidates, in the order that a sampler proposes.
 
-    measurer: a plain function measures for nothing, and nothing is measured again. prior: what
-    earlier runs observed (`past`); a resumed search must be given the same. `best` of the result
-    is by the cost model's values, `pick` by what was measured. Raises InputError as `explore` does.
+    prior: what earlier runs observed (`past`); a resumed search must be given the same. `best` of
+    the result is by the cost model's values, `pick` by what was measured. Raises InputError as
+    `explore` does.
     """
     check_sampler(sampler)
     search = MeasuredSearch(bill, objective, sampler, seed, prior)
-    who = FunctionMeasurer(measurer) if callable(measurer) else measurer
     with stored(
         run_dir, search.header(job_key), storage, study_name, bill.job.name, resume=resume
     ) as store:
-        return search.measure_all(store, who, trials, resume=resume)
+        return search.measure_all(store, measurer, trials, resume=resume)
