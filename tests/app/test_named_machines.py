@@ -132,6 +132,18 @@ def test_a_job_file_takes_the_same_words(hardware: object, tmp_path: Path) -> No
     assert (offer.device.name, offer.count) == H100
 
 
+@pytest.mark.parametrize("hardware", [4090, [4090], {"gpu": 4090}, [{"gpu": 4090, "count": 1}]])
+def test_a_name_of_digits_is_a_number_in_a_file(hardware: object, tmp_path: Path) -> None:
+    (offer,) = load_job(write(tmp_path, hardware)).offers
+    assert (offer.device.name, offer.count) == ("rtx-4090", 1)
+
+
+@pytest.mark.parametrize("hardware", [True, [True], {"gpu": False}, [4.5]])
+def test_another_scalar_is_no_machine(hardware: object, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must be"):
+        load_job(write(tmp_path, hardware))
+
+
 def test_a_machine_named_again_keeps_what_the_job_says_of_it(tmp_path: Path) -> None:
     path = write(tmp_path, [{"gpu": "2x h100", "price": "1 USD/h"}, "t4"])
     (offer,) = load_job(path, gpus=("H100 x2",)).offers

@@ -58,6 +58,19 @@ def planned(tmp_path: Path, text: str, **options: object) -> Plan:
     return plan(campaign, PlanOptions(**options))  # type: ignore[arg-type]
 
 
+def test_a_run_without_a_name_is_called_by_its_group_and_number(tmp_path: Path) -> None:
+    text = (
+        "hardware: rtx4090\n"
+        "phases: [{name: p, runs: [{hours: 1}, {hours: 1, name: own}, {hours: 2, after: p-1}]}, "
+        "{name: q, parts: [{name: r, runs: [{hours: 1}]}]}]"
+    )
+    assert [run.name for run in planned(tmp_path, text).runs] == ["p-1", "own", "p-3", "r-1"]
+    flat = planned(tmp_path, "hardware: rtx4090\nruns: [{hours: 1}, {hours: 1}]")
+    assert [run.name for run in flat.runs] == ["run-1", "run-2"]
+    with pytest.raises(InputError, match="two runs are called 'run-1'"):
+        planned(tmp_path, "hardware: rtx4090\nruns: [{hours: 1}, {hours: 1, name: run-1}]")
+
+
 def test_stated_hours_are_taken_as_they_are(tmp_path: Path) -> None:
     found = planned(tmp_path, HOURS_ONLY)
     total = found.offers[0]

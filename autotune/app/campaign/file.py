@@ -108,21 +108,28 @@ def _refuse_odd_keys(document: Document) -> None:
 
 
 def _layers(file: CampaignFile) -> Iterator[_Layer]:
-    """Every run of the file, in its order."""
+    """Every run of the file, in its order, each with a name."""
     top: KeyPath = ("defaults",)
     for j, run in enumerate(file.runs):
-        yield _Layer(run, "", "", (), (top, ("runs", j)))
+        yield _Layer(_named(run, "run", j), "", "", (), (top, ("runs", j)))
     for i, phase in enumerate(file.phases):
         here: KeyPath = ("phases", i)
         for j, run in enumerate(phase.runs):
             above: tuple[KeyPath, ...] = (top, (*here, "defaults"))
-            yield _Layer(run, phase.name, "", (phase,), (*above, (*here, "runs", j)))
+            own = _named(run, phase.name, j)
+            yield _Layer(own, phase.name, "", (phase,), (*above, (*here, "runs", j)))
         for k, part in enumerate(phase.parts):
             there: KeyPath = (*here, "parts", k)
             for j, run in enumerate(part.runs):
                 within = (top, (*here, "defaults"), (*there, "defaults"))
                 paths: tuple[KeyPath, ...] = (*within, (*there, "runs", j))
-                yield _Layer(run, phase.name, part.name, (phase, part), paths)
+                own = _named(run, part.name, j)
+                yield _Layer(own, phase.name, part.name, (phase, part), paths)
+
+
+def _named(run: RunSection, group: str, index: int) -> RunSection:
+    """The run with a name: where it states none, its group's with its number there, from 1 on."""
+    return run if run.name else run.model_copy(update={"name": f"{group}-{index + 1}"})
 
 
 def _names(layers: Sequence[_Layer], where: str) -> dict[str, list[int]]:

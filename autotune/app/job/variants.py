@@ -314,6 +314,8 @@ def _problem(item: Mapping[str, Any], path: KeyPath, values: object) -> str:
     if item["type"] == "value":
         return message
     for part in path:
+        if isinstance(part, int) and not isinstance(values, list):
+            continue  # one thing, which stands for a list
         try:
             values = values[part]  # type: ignore[index]  # whatever the file holds; guarded
         except (TypeError, KeyError, IndexError):

@@ -78,7 +78,7 @@ JOB_KEYS = tuple(JobKeys.model_fields)
 class RunSection(JobKeys):
     """One run, or several of the same kind."""
 
-    name: Text
+    name: Text = ""  # where none is stated: of its part or phase, with a number
     repeat: Annotated[int, whole(1, MOST_REPEATS)] = 1
     stages: Annotated[int, whole(1, MOST_STAGES)] = 1  # its steps are trained in so many starts
     after: Names = ()

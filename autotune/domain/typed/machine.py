@@ -143,13 +143,17 @@ def recorded_label(row: Mapping[str, Any], *, counted: bool = False) -> str:
     )  # fmt: skip
 
 
-def machine_entry(value: str | Mapping[str, Any]) -> dict[str, Any]:
+def machine_entry(value: str | int | Mapping[str, Any]) -> dict[str, Any]:
     """A hardware entry with name, count, terms and price apart, however its `gpu` is written.
+
+    A name of digits alone (4090) is a number in YAML.
 
     Raises InputError where the text and the entry's other keys contradict each other.
     """
-    entry: dict[str, Any] = {"gpu": value} if isinstance(value, str) else dict(value)
+    entry: dict[str, Any] = {"gpu": value} if isinstance(value, str | int) else dict(value)
     text = entry.get("gpu")
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = entry["gpu"] = str(text)
     if not isinstance(text, str) or not text.strip():
         return entry
     said = split_machine(text)

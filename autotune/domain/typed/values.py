@@ -347,7 +347,7 @@ def method_word(value: object) -> object:
 
 def machine_word(value: object) -> object:
     """`h100-sxm`, `2x h100-sxm` or `h100-sxm:2` stands for a whole hardware entry."""
-    if not isinstance(value, str | Mapping):
+    if isinstance(value, bool) or not isinstance(value, str | int | Mapping):
         return value
     try:
         return machine_entry(value)
@@ -357,7 +357,8 @@ def machine_word(value: object) -> object:
 
 def machine_list(value: object) -> object:
     """One machine need not be in a list."""
-    return [value] if isinstance(value, str | dict) else value
+    alone = isinstance(value, str | int | dict) and not isinstance(value, bool)
+    return [value] if alone else value
 
 
 def _kind_of(value: object) -> str | None:
