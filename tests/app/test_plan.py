@@ -16,8 +16,10 @@ from autotune.app.campaign.plan import PlanOptions, exit_status, plan
 from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
 from autotune.domain.answer.limits import held_with
 from autotune.domain.errors import InputError
+from autotune.domain.units import format_usd
 from autotune.report.campaign.payload import plan_payload
 from autotune.report.campaign.text import PLAN_REPORT
+from autotune.report.screens.plan import plan_screen
 from autotune.report.sections.limits import chances
 
 if TYPE_CHECKING:
@@ -56,6 +58,41 @@ def planned(tmp_path: Path, text: str, **options: object) -> Plan:
     price = options.pop("price", None)
     campaign = load_campaign(path, price=str(price) if price else None)
     return plan(campaign, PlanOptions(**options))  # type: ignore[arg-type]
+
+
+NOWHERE_ALL = """
+hardware: [{gpu: t4, price: 0.2 USD/h}, {gpu: 2xh100, price: 5 USD/h}]
+defaults: {method: lora, data: {rows: 2000, max_length: 512}, train: {global_batch_size: 32}}
+runs:
+  - {model: Qwen/Qwen2.5-0.5B, name: small, lock: {sharding: none}}
+  - {model: Qwen/Qwen2.5-14B, name: large, repeat: 2}
+"""
+
+
+def test_runs_that_no_one_machine_holds_are_priced_each_on_its_own(tmp_path: Path) -> None:
+    found = planned(tmp_path, NOWHERE_ALL)
+    small, large = found.runs
+    assert found.apart is not None
+    assert found.apart.machines == (0, 1)
+    bills = small.on[0].cost_usd.p50, large.on[1].cost_usd.p50
+    assert found.apart.cost_usd == pytest.approx(bills[0] + 2 * bills[1])
+    screen = " ".join(plan_screen(plan_payload(found)).split())
+    assert "Not all of them fit on any one machine" in screen
+    assert "small on t4; large on 2x h100-sxm" in screen
+
+
+def test_machines_of_their_own_are_named_where_they_save_a_tenth(tmp_path: Path) -> None:
+    both = NOWHERE_ALL.replace("small, lock: {sharding: none}", "small, repeat: 9")
+    near = planned(tmp_path, both.replace("0.2 USD/h", "4.5 USD/h"))
+    assert near.apart is not None
+    assert "own cheapest machine" not in plan_screen(plan_payload(near))
+    far = planned(tmp_path, both)
+    total = far.offers[far.machine].cost_usd.p50
+    assert far.apart is not None
+    less = total - far.apart.cost_usd
+    assert less > total / 10
+    screen = " ".join(plan_screen(plan_payload(far)).split())
+    assert f"Each on its own cheapest machine, they cost {format_usd(far.apart.cost_usd)}" in screen
 
 
 def test_a_run_without_a_name_is_called_by_its_group_and_number(tmp_path: Path) -> None:

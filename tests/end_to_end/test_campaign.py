@@ -16,7 +16,7 @@ CAMPAIGN = "jobs/campaigns/rtx4090_qwen2.yaml"
 KEYS = {
     "schema_version", "phases", "runs", "offers", "schedule", "subset", "warnings", "cuts",
     "contradictions", "assumed", "scaling", "stated_scaling", "sharing", "total", "machine",
-    "name", "hours_from", "mixed_cost_usd", "wall_seconds",
+    "name", "hours_from", "mixed_cost_usd", "apart", "wall_seconds",
     "decisive", "deadline", "next", "tiebreak",
 }  # fmt: skip
 

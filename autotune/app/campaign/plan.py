@@ -29,7 +29,7 @@ from autotune.app.tune.priced import check_choices
 from autotune.catalog.files import write_whole
 from autotune.cost.columns import reusing_tables
 from autotune.domain.answer.limits import held_with, worst_excess
-from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun
+from autotune.domain.answer.plan import Apart, OfferTotal, PhaseTotal, Plan, PlannedRun, RunOnOffer
 from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.outcome import Spread
@@ -128,7 +128,7 @@ def plan(
         offers=totals,
         machine=machine,
         tiebreak=broken,
-        mixed_usd=_mixed(runs, totals, machines),
+        apart=_apart(runs, totals, machines),
         phases=_phases(campaign, runs, machine),
         tasks=tuple(task.name for task in tasks),
         task_runs=tuple(task_runs),
@@ -300,17 +300,29 @@ def _at_worst(runs: Sequence[PlannedRun], number: int) -> tuple[float, float]:
     return money, math.fsum(on.duration_s.p50 * on.caution * repeat for on, repeat in own)
 
 
-def _mixed(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int) -> float | None:
-    """[USD] when every run goes to its own machine, as `_machine` chooses; None where none fits."""
+def _apart(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int) -> Apart | None:
+    """Every run on its own machine, chosen as `_machine` does: what keeps its limits first."""
     rented = [n for n, total in enumerate(totals) if machines == 1 or not _owned(total.offer)]
-    total = 0.0
+    chosen: list[int] = []
     for run in runs:
-        able = [run.on[n] for n in rented if not run.on[n].reason]
+        able = [n for n in rented if not run.on[n].reason]
         if not able:
             return None
-        chosen = min(able, key=lambda on: (on.cost_usd.p50 * on.caution, on.cost_usd.p50))
-        total += chosen.cost_usd.p50 * run.repeat
-    return total if len(rented) > 1 else None
+        chosen.append(min(able, key=lambda number: _own_rank(run.on[number])))
+    taken = [(run.on[n], run.repeat) for run, n in zip(runs, chosen, strict=True)]
+    return (
+        Apart(
+            cost_usd=math.fsum(on.cost_usd.p50 * repeat for on, repeat in taken),
+            duration_s=math.fsum(on.duration_s.p50 * repeat for on, repeat in taken),
+            machines=tuple(chosen),
+        )
+        if len(rented) > 1
+        else None
+    )
+
+
+def _own_rank(on: RunOnOffer) -> tuple[bool, float, float]:
+    return bool(on.misses), on.cost_usd.p50 * on.caution, on.cost_usd.p50
 
 
 def _items(

@@ -107,6 +107,15 @@ class OfferTotal:
 
 
 @dataclass(frozen=True, slots=True)
+class Apart(Answer):
+    """Every run on its own cheapest machine. machines: of each run, its place in the offers."""
+
+    cost_usd: float
+    duration_s: float  # of all runs, end to end
+    machines: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseTotal:
     """A phase (part empty) or a part of one, on the campaign's machine."""
 
@@ -187,7 +196,7 @@ class Plan:
     offers: tuple[OfferTotal, ...]
     machine: int
     tiebreak: Tiebreak | None  # why this machine, where a tiebreak decided
-    mixed_usd: float | None  # each run on its own cheapest machine
+    apart: Apart | None  # None where there is one machine, or a run fits on none
     phases: tuple[PhaseTotal, ...]
     tasks: tuple[str, ...]  # names of the schedule's tasks
     task_runs: tuple[int, ...]  # the run that each task is of

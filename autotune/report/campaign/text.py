@@ -28,10 +28,14 @@ from autotune.report.sections.limits import chances, limit_phrases
 from autotune.report.ties import tiebreak_phrase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.report.layout.blocks import Block
 
 Payload = dict[str, Any]
 MOST_LINES, MOST_OFFERS = 40, 12
+APART = 0.1  # of the bill: less saved by machines of their own is not worth a sentence
+NAMED_APART = 4  # runs of a machine that are named
 _EXACT = 5e-4  # a gap that is shown as 0.0 %
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -61,9 +65,10 @@ def campaign_lead(payload: Payload) -> Section:
     text = f"{payload['name']}: {many(total['runs'], 'run')}"
     text += f" in {phases} phases" if phases > 1 else ""
     text += f", {format_count(total['steps'])} steps. " if total["steps"] else ". "
+    apart = _apart(payload)
     if offer["missing"]:
         text += "Not all of them fit on any one machine; see the warnings."
-        return Section("", (Paragraph(text, "bad"),))
+        return Section("", (Paragraph(text, "bad"), *apart))
     seconds, usd = total["duration_s"], total["cost_usd"]
     span, money = "", ""
     if seconds["p10"] < seconds["p90"]:
@@ -77,9 +82,41 @@ def campaign_lead(payload: Payload) -> Section:
     schedule = payload["schedule"]
     if schedule is not None and schedule["placements"]:
         blocks.append(Paragraph(_ends(payload, schedule)))
+    blocks += apart
     blocks += _deadline(payload)
     blocks.append(Paragraph(_source(payload), "quiet"))
     return Section("", tuple(blocks))
+
+
+def _apart(payload: Payload) -> list[Block]:
+    """That every run on its own cheapest machine would cost clearly less, and which machines."""
+    found, total = payload["apart"], payload["total"]["cost_usd"]["p50"]
+    together = not payload["offers"][payload["machine"]]["missing"]
+    if found is None or payload["subset"] is not None:
+        return []
+    if together and (payload["deadline"] or found["cost_usd"] > (1.0 - APART) * total):
+        return []
+    runs: dict[int, list[Payload]] = {}
+    for run, machine in zip(payload["runs"], found["machines"], strict=True):
+        runs.setdefault(machine, []).append(run)
+    offers = payload["offers"]
+    told = [
+        f"{_names(group)} on {marked_name(recorded_label(offers[machine]), offers[machine])}"
+        for machine, group in sorted(runs.items())
+    ]
+    less = f" ({format_usd(total - found['cost_usd'])} less)" if together else ""
+    text = (
+        f"Each on its own cheapest machine, they cost {format_usd(found['cost_usd'])}{less} and "
+        f"take {hours(found['duration_s'])} end to end: {'; '.join(told)}."
+    )
+    return [Paragraph(text)]
+
+
+def _names(runs: Sequence[Payload]) -> str:
+    """Which runs: by name where they are few, else how many."""
+    if len(runs) <= NAMED_APART:
+        return ", ".join(run["run"] for run in runs)
+    return many(sum(run["repeat"] for run in runs), "run")
 
 
 def _seen(offer: Payload) -> str:
@@ -162,9 +199,6 @@ def machines_section(payload: Payload) -> Section:
         notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")
     titles = ["USD/h", "hours", "80 % range", "cost", "energy"]
     titles += ["at stated hours"] if stated else []
-    mixed, least = payload["mixed_cost_usd"], payload["total"]["cost_usd"]["p50"]
-    if mixed is not None and mixed < 0.99 * least:
-        notes.append(f"each run on its own cheapest machine: {format_usd(mixed)} in all")
     titles = ["machine", *(f">{title}" for title in titles)]
     drawn = table(rows, *titles, strong={shown.index(payload["machine"])})
     same = all(run["hours_from"] == "stated" for run in payload["runs"])
