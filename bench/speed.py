@@ -36,6 +36,7 @@ import numpy as np
 
 from autotune.app.job.load import load_job
 from autotune.cost.model import CostModel
+from autotune.domain.config import PLAIN
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "jobs" / "h100_38h.yaml"
 MILLION = 1_000_000
-OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels", "offload")
 RUNS, QUICK_RUNS = 7, 3
 PROCESSES = {  # what of `python` is typed
     "help_cpu_s": ("-m", "autotune", "--help"),
@@ -143,7 +143,7 @@ def million_candidates(job: Job) -> tuple[Job, Candidates]:
         for _ in range(max(len(offers), len(counts)) // len(counts)):  # doubles the offers
             price = offer.usd_per_hour * (1 + 0.01 * len(offers))
             offers += [replace(offer, count=n, host=host, usd_per_hour=n * price) for n in counts]
-        wide = replace(job, offers=tuple(offers), allow=OPT_IN, lock={})
+        wide = replace(job, offers=tuple(offers), allow=tuple(PLAIN), lock={})
         candidates = enumerate_candidates(wide, space).candidates
     return wide, candidates
 

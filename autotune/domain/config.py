@@ -179,9 +179,6 @@ KNOBS: dict[str, Knob] = {
 TRAINER_NAMES = {each.name: each.trainer for each in KNOBS.values() if each.trainer}
 _OWN_NAMES = {theirs: name for name, theirs in TRAINER_NAMES.items()}
 
-# Knobs that records of earlier versions lack, and the value that those runs had.
-LATER: dict[str, KnobValue] = {"compile_scope": "model", "kernels": "none", "offload": "none"}
-
 SPLIT = ("micro_batch_size", "gradient_accumulation_steps")  # of the rows of a step on a device
 NEVER_STEPS = 10**9  # no training has so many: saved once in so many is never
 CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")  # worked out, and never tried
@@ -305,3 +302,8 @@ def knob(name: str, where: str = "") -> Knob:
 if {f.name for f in fields(Config)} != {*KNOBS, "extra"}:  # pragma: no cover - import-time guard
     msg = "every Config field needs a row in KNOBS and the other way round"
     raise AssertionError(msg)
+_DEFAULTS: dict[str, KnobValue] = {f.name: f.default for f in fields(Config)}
+# Knobs with values that only a job that allows them tries, and the value that all others have.
+PLAIN = {name: _DEFAULTS[name] for name in KNOBS if KNOBS[name].opt_in or name == "optimizer"}
+# Knobs that records of earlier versions lack, and the value that those runs had.
+LATER = {name: _DEFAULTS[name] for name in ("compile_scope", "kernels", "offload")}

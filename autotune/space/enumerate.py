@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.catalog.software import INSTALLABLE, installing
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
-from autotune.domain.config import FLASH, KNOBS, KnobValue, as_typed
+from autotune.domain.config import FLASH, KNOBS, PLAIN, KnobValue, as_typed
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.space.file import at_present
@@ -40,15 +40,6 @@ if TYPE_CHECKING:
 
 ACCUMULATION = "gradient_accumulation_steps"
 AXES = tuple(name for name in KNOBS if name != ACCUMULATION)
-# Values that need nobody's consent; the other values of these knobs are opt-in.
-PLAIN: dict[str, KnobValue] = {
-    "optimizer": "adamw_torch_fused",
-    "adapter_dtype": "fp32",
-    "packing": "off",
-    "length_grouping": "off",
-    "kernels": "none",
-    "offload": "none",
-}
 CONTAMINATION = (
     "packing is locked on: without flash_attention_2, rows that share a sequence attend to "
     "each other"

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.domain.candidates import CLOSED_FORM, OFFER, SearchSpace
-from autotune.domain.config import KNOBS, Config
+from autotune.domain.config import KNOBS, PLAIN, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Method
 from autotune.space.enumerate import AXES, enumerate_candidates, knob_levels
 from autotune.space.file import load_space
 from autotune.space.rules import violations
 
-ALL_OPT_IN = ("optimizer", "adapter_dtype", "packing", "length_grouping", "kernels", "offload")
+ALL_OPT_IN = tuple(PLAIN)
 
 
 def enumerated(job: Any, space: SearchSpace) -> set[tuple[int, str]]:

@@ -20,12 +20,11 @@ from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import SWITCHES
-from autotune.domain.config import KNOBS, NEVER_STEPS, ZERO_STAGE
+from autotune.domain.config import KNOBS, NEVER_STEPS, PLAIN, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
-from autotune.space.enumerate import PLAIN
 from autotune.trainers.hf.adapter import fill_base
 from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.own_settings import together

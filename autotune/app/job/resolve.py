@@ -40,13 +40,13 @@ from autotune.app.whatif.levers import (
 from autotune.catalog.devices import find_device, find_machine, known_device
 from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software, installing
-from autotune.domain.config import KNOBS, SPLIT
+from autotune.domain.config import KNOBS, PLAIN, SPLIT
 from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
 from autotune.domain.job import NOT_KEPT, PAIRED, Assumption, Job
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import machine_entry
-from autotune.space.enumerate import PLAIN, why_closed, without
+from autotune.space.enumerate import why_closed, without
 from autotune.space.file import load_space
 from autotune.space.rules import RULES
 

@@ -19,14 +19,14 @@ from autotune.catalog.software import INSTALLABLE, installing
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS, SPLIT
+from autotune.domain.config import KNOBS, PLAIN, SPLIT
 from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import bills_under, on_job
 from autotune.report.phrases import marked_name
 from autotune.search.alternatives import bill_of_offer
 from autotune.search.selection import choosable
-from autotune.space.enumerate import PLAIN, knob_levels, why_closed, with_open, without
+from autotune.space.enumerate import knob_levels, why_closed, with_open, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

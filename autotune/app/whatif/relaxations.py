@@ -28,12 +28,11 @@ from autotune.app.whatif.moved import class_of, other_states, states_opened
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import CLOSED_FORMS, SPLIT
+from autotune.domain.config import CLOSED_FORMS, PLAIN, SPLIT
 from autotune.domain.edit import most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
 from autotune.search.selection import best_index, choosable, excess, figures
-from autotune.space.enumerate import PLAIN
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:

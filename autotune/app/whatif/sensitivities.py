@@ -19,13 +19,13 @@ from autotune.app.whatif.changes import SHORTEST, base_edit, epochs_edit, length
 from autotune.app.whatif.levers import lever_changes
 from autotune.app.whatif.moved import moved_by
 from autotune.domain.answer.recommendation import Sensitivity
-from autotune.domain.config import KNOBS
+from autotune.domain.config import KNOBS, PLAIN
 from autotune.domain.edit import Edit
 from autotune.domain.units import HOUR_S, format_bytes, format_count
 from autotune.pricing import bills_under, on_job
 from autotune.search.alternatives import nearest_misses
 from autotune.search.selection import best_index
-from autotune.space.enumerate import PLAIN, without
+from autotune.space.enumerate import without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
