@@ -302,7 +302,7 @@ def knob(name: str, where: str = "") -> Knob:
 if {f.name for f in fields(Config)} != {*KNOBS, "extra"}:  # pragma: no cover - import-time guard
     msg = "every Config field needs a row in KNOBS and the other way round"
     raise AssertionError(msg)
-_DEFAULTS: dict[str, KnobValue] = {f.name: f.default for f in fields(Config)}
+_DEFAULTS = Config(1, 1, 1, "bf16").as_dict()
 # Knobs with values that only a job that allows them tries, and the value that all others have.
 PLAIN = {name: _DEFAULTS[name] for name in KNOBS if KNOBS[name].opt_in or name == "optimizer"}
 # Knobs that records of earlier versions lack, and the value that those runs had.
