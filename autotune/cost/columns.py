@@ -51,6 +51,15 @@ class Coded:
         """One level a row: what a column of plain values is."""
         return cls(values, np.arange(len(values)))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Coded]) -> Coded:
+        """The rows of each, one after the other; columns of the same levels share them."""
+        if all(part.levels is parts[0].levels for part in parts):
+            return cls(parts[0].levels, np.concatenate([part.codes for part in parts]))
+        starts = np.cumsum([0, *(len(part.levels) for part in parts)])
+        codes = [part.codes + start for part, start in zip(parts, starts[:-1], strict=True)]
+        return cls([value for part in parts for value in part.levels], np.concatenate(codes))
+
     def numbers(self, number: Callable[[Any], float]) -> FloatArray:
         """[rows] a number of each row's value, computed once for each level."""
         return np.asarray([number(value) for value in self.levels], np.float64)[self.codes]
@@ -90,6 +99,15 @@ class Columns:
         """The same rows with one value of a knob."""
         same = Coded((value,), np.zeros(self.rows, np.intp))
         return Columns({**self._values, name: same}, self.rows)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Columns]) -> Columns:
+        """The rows of each, one after the other. All have columns of the same names."""
+        values = {
+            name: Coded.joined([part._values[name] for part in parts])  # noqa: SLF001 - its own
+            for name in parts[0]._values  # noqa: SLF001
+        }
+        return cls(values, sum(part.rows for part in parts))
 
     def _column(self, name: str) -> Coded:
         if name not in self._values:

@@ -28,6 +28,7 @@ import numpy as np
 from autotune.catalog.datasets import SHORT_ROWS, published
 from autotune.catalog.software import REQUIRED, load_software, loss_kind
 from autotune.cost.batches import padded_length
+from autotune.cost.columns import Columns
 from autotune.cost.constants import constants
 from autotune.cost.parameters import ALL_LINEAR, ATTENTION, resolve_targets
 from autotune.cost.spread.gradient import TINY
@@ -38,9 +39,9 @@ from autotune.domain.job import Lengths
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.cost.columns import BoolArray, FloatArray
     from autotune.domain.job import Job
 
 PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
@@ -75,10 +76,11 @@ def unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
 
 
 def _unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
-    found = {LENGTHS: _lengths(job, columns), PADDING: _padding(job, columns)}
-    for fact in job.unsaid:
-        if fact in CHOICES:
-            found[fact] = _among(job, columns, list(CHOICES[fact](job, columns)))
+    said = {LENGTHS: _estimated_lengths(job, columns), PADDING: _padding(job, columns)}
+    short = _rows_as_short(job, columns)
+    others = {LENGTHS: short} if short else {}
+    others |= {f: list(CHOICES[f](job, columns)) for f in job.unsaid if f in CHOICES}
+    found = said | _among(job, columns, others)
     return {fact: sides for fact, sides in found.items() if sides is not None}
 
 
@@ -89,19 +91,25 @@ def total(job: Job, columns: Columns) -> Sides:
     return Sides(sum((x.faster for x in own), nothing), sum((x.slower for x in own), nothing))
 
 
-def _lengths(job: Job, columns: Columns) -> Sides | None:
-    """Lengths that were estimated, or that nobody knows. They decide nothing in full batches."""
-    packed = columns.equals("packing", "on")
-    follows = (job.padding == "longest") & ~packed
-    if job.lengths.log_sd > 0:  # packed rows follow their tokens as padded ones do
-        either = np.where(follows | packed, job.lengths.log_sd**2, 0.0)
-        return Sides(either, either)
-    if job.lengths.known or not any(item.key == "data.lengths" for item in job.assumed):
+def _estimated_lengths(job: Job, columns: Columns) -> Sides | None:
+    """Lengths that were estimated. They decide nothing in full batches."""
+    if job.lengths.log_sd <= 0:
         return None
+    follows = (job.padding == "longest") | columns.equals("packing", "on")
+    either = np.where(follows, job.lengths.log_sd**2, 0.0)  # packed rows follow their tokens too
+    return Sides(either, either)
+
+
+def _rows_as_short(job: Job, columns: Columns) -> list[Other]:
+    """Rows of lengths that nobody knows, as short as those of the set that has the shortest."""
+    assumed = any(item.key == "data.lengths" for item in job.assumed)
+    if job.lengths.log_sd > 0 or job.lengths.known or not assumed:
+        return []
+    follows = (job.padding == "longest") & ~columns.equals("packing", "on")
     short = published(SHORT_ROWS, job.model.vocab_size)
     most = min(int(short.p95), job.max_length) if short else job.max_length
     rows = Lengths((float(most),) * 2, float(most), most, known=True)
-    return _among(job, columns, [(replace(job, lengths=rows), columns, follows)])
+    return [(replace(job, lengths=rows), columns, follows)]
 
 
 def _padding(job: Job, columns: Columns) -> Sides | None:
@@ -113,23 +121,35 @@ def _padding(job: Job, columns: Columns) -> Sides | None:
     return Sides(np.zeros(columns.rows), np.where(follows, PADDED_AFTER_ALL * gap**2, 0.0))
 
 
-def _among(job: Job, columns: Columns, others: list[Other]) -> Sides:
-    """Values as likely as the default."""
-    usual, faster, slower = _step_s(job, columns), *np.zeros((2, columns.rows))
-    values = np.ones(columns.rows)
-    for other, changed, can in others:
-        apart = np.where(can, np.log(_step_s(other, changed) / usual), 0.0)
-        faster, slower = faster + np.minimum(apart, 0) ** 2, slower + np.maximum(apart, 0) ** 2
-        values = values + can
-    return Sides(faster / values, slower / values)
+def _among(job: Job, columns: Columns, others: dict[str, list[Other]]) -> dict[str, Sides]:
+    """By fact: values as likely as the default."""
+    if not others:
+        return {}
+    asked = [(job, columns), *(own[:2] for each in others.values() for own in each)]
+    usual, *steps = _steps_s(asked)
+    found, left = {}, iter(steps)
+    for fact, each in others.items():
+        values, faster, slower = np.ones(columns.rows), *np.zeros((2, columns.rows))
+        for _, _, can in each:
+            apart = np.where(can, np.log(next(left) / usual), 0.0)
+            faster, slower = faster + np.minimum(apart, 0) ** 2, slower + np.maximum(apart, 0) ** 2
+            values = values + can
+        found[fact] = Sides(faster / values, slower / values)
+    return found
 
 
-def _step_s(job: Job, columns: Columns) -> FloatArray:
-    """[rows, s] an optimizer step on one device, by itself."""
+def _steps_s(asked: Sequence[tuple[Job, Columns]]) -> list[FloatArray]:
+    """[rows, s] of each: an optimizer step on one device, by itself. Those of one job in one go."""
     c = constants()
-    micro = step_terms(job, columns).seconds(c)["micro_step_s"]
-    once = optimizer_terms(job, columns).seconds(c)
-    return np.maximum(micro * columns.accumulation(job) + once, TINY)
+    found: dict[int, FloatArray] = {}
+    for job in {id(job): job for job, _ in asked}.values():
+        at = [place for place, (own, _) in enumerate(asked) if own is job]
+        rows = Columns.stacked([asked[place][1] for place in at])
+        micro = step_terms(job, rows).seconds(c)["micro_step_s"]
+        once = optimizer_terms(job, rows).seconds(c)
+        step = np.maximum(micro * rows.accumulation(job) + once, TINY)
+        found |= zip(at, np.split(step, len(at)), strict=True)
+    return [found[place] for place in range(len(asked))]
 
 
 def _attention(job: Job, columns: Columns) -> Iterator[Other]:
