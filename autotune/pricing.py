@@ -21,11 +21,13 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Calibration
 from autotune.frozen import dataclass
-from autotune.space.enumerate import enumerate_candidates
+from autotune.space.enumerate import valid_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
+
+    from numpy.typing import NDArray
 
     from autotune.cost.bill import Bill
     from autotune.domain.candidates import SearchSpace
@@ -95,20 +97,29 @@ def on_job(change: Callable[[Job], Job]) -> Change:
 
 
 def bills_under(
-    question: Question, edits: Sequence[QuestionEdit], calibration: Calibration | None
+    question: Question, edits: Sequence[QuestionEdit], calibration: Calibration | None,
+    *, fitting: bool = False,
+) -> list[Bill | None]:  # fmt: skip
+    """The bill of a question under each change of it; None where nothing of it is valid then.
+
+    fitting: as `bills_of` has it.
+    """
+    return bills_of([edit.apply(question) for edit in edits], calibration, fitting=fitting)
+
+
+def bills_of(
+    questions: Sequence[Question], calibration: Calibration | None, *, fitting: bool = False
 ) -> list[Bill | None]:
-    """The bill of a question under each change of it; None where nothing of it is valid then."""
-    return bills_of([edit.apply(question) for edit in edits], calibration)
+    """The bill of each question; None where nothing of it is valid.
 
-
-def bills_of(questions: Sequence[Question], calibration: Calibration | None) -> list[Bill | None]:
-    """The bill of each question; None where nothing of it is valid."""
+    fitting: None as well where no device holds any of it, and its time is not priced.
+    """
     found: list[Bill | None] = [None] * len(questions)
     groups: list[tuple[Job, list[tuple[int, Candidates]]]] = []
     for number, (job, space) in enumerate(questions):
         try:
-            candidates = enumerate_candidates(job, space).candidates
-        except InputError:  # the locks that remain are impossible there
+            candidates = valid_candidates(job, space)
+        except InputError:  # more settings than can be priced
             continue
         if not len(candidates):
             continue
@@ -119,13 +130,25 @@ def bills_of(questions: Sequence[Question], calibration: Calibration | None) -> 
             groups.append((priced, same))
         same.append((number, candidates))
     for _, members in groups:
-        job = questions[members[0][0]][0]
-        bill = Pricing(job, calibration or Calibration()).bill(
-            Candidates.joined([own for _, own in members])
-        )
-        start = 0
-        for number, own in members:
-            at = np.arange(start, start + len(own))
+        pricing = Pricing(questions[members[0][0]][0], calibration or Calibration())
+        kept = _held(pricing, members) if fitting else members
+        if not kept:
+            continue
+        bill = pricing.bill(Candidates.joined([own for _, own in kept]))
+        for (number, own), at in zip(kept, _places(kept), strict=True):
             found[number] = bill.take(at, questions[number][0], own)
-            start += len(own)
     return found
+
+
+def _places(members: Sequence[tuple[int, Candidates]]) -> list[NDArray[np.intp]]:
+    """Where the candidates of each lie among those of all."""
+    ends = np.cumsum([len(own) for _, own in members])
+    return [np.arange(end - len(own), end) for (_, own), end in zip(members, ends, strict=True)]
+
+
+def _held(pricing: Pricing, members: list[tuple[int, Candidates]]) -> list[tuple[int, Candidates]]:
+    """Those of which a device holds some candidate."""
+    model = CostModel(pricing.job, pricing.calibration)
+    holds = model.held(Candidates.joined([own for _, own in members]))
+    places = _places(members)
+    return [own for own, at in zip(members, places, strict=True) if holds[at].any()]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.cost.columns import Table
+from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time import data
 from autotune.cost.time.checkpoint import interruptions_variance, saves
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import (
     COMPONENT_OF,
-    FEASIBLE_PROBABILITY,
     Z90,
     Estimated,
     MemoryParts,
@@ -117,12 +117,8 @@ class Bill:
 
     @property
     def memory_violation(self) -> FloatArray:
-        """[n] continuous violation of the memory constraint: at most 0 when feasible.
-
-        The larger of the relative excess of bytes and the missing probability of fitting.
-        """
-        excess = self.memory_bytes / self.usable_bytes - 1.0
-        return np.maximum(excess, FEASIBLE_PROBABILITY - self.fits_probability)
+        """[n] continuous violation of the memory constraint: at most 0 when feasible."""
+        return memory_violation(self.memory_bytes, self.usable_bytes, self.fits_probability)
 
     @property
     def caution(self) -> FloatArray:

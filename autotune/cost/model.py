@@ -23,11 +23,13 @@ from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values
 from autotune.cost.columns import Columns, Component, Outputs, Table, tabulate
 from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
+from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
+    from autotune.cost.columns import BoolArray
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
 
@@ -65,16 +67,7 @@ class CostModel:
 
     def price(self, candidates: Candidates) -> Bill:
         """The bill of every candidate. [n] candidates cost a few array passes."""
-        job = self.job
-        named = {component.name: component for component in COMPONENTS}
-        modelled = Tables(lambda name: tabulate(named[name], job, candidates))
-
-        def taught(name: str) -> Table:
-            learned = self.calibration.on_machines(name)
-            own = as_learned(name, modelled, learned, job, candidates) if learned else None
-            return self._calibrated(name, own or modelled[name])
-
-        tables = Tables(taught)
+        job, tables = self.job, self._tables(candidates)
         work = StepWork.of(job, tables, candidates)
         save_s = tables["checkpoint"].gather("save_s")
         rate = tables["price"].gather("interruptions_per_s")
@@ -126,6 +119,24 @@ class CostModel:
             cost_usd=duration / HOUR_S * tables["price"].gather("usd_per_hour"),
             disk_short_bytes=short,
         )
+
+    def held(self, candidates: Candidates) -> BoolArray:
+        """[n] whether devices hold the candidates: what their bill says, without their time."""
+        table = self._tables(candidates)[memory.COMPONENT.name]
+        asked = (table.gather(name) for name in ("total", "usable", "fits_probability"))
+        return memory_violation(*asked) <= 0
+
+    def _tables(self, candidates: Candidates) -> Tables:
+        """Every component's table, under what was learned."""
+        job, named = self.job, {component.name: component for component in COMPONENTS}
+        modelled = Tables(lambda name: tabulate(named[name], job, candidates))
+
+        def taught(name: str) -> Table:
+            learned = self.calibration.on_machines(name)
+            own = as_learned(name, modelled, learned, job, candidates) if learned else None
+            return self._calibrated(name, own or modelled[name])
+
+        return Tables(taught)
 
     def _calibrated(self, component: str, table: Table) -> Table:
         """A component's table under what the job's own evidence taught."""

@@ -215,9 +215,11 @@ def figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
 def identity(bill: Bill, at: Indices) -> list[FloatArray]:
     """Sort keys by what the candidates are, the weightiest first: plain settings win."""
     levels = bill.candidates.levels
-    texts = [repr(offer) for offer in levels[OFFER]]
-    in_order = sorted(texts)
-    keys = [column(bill, OFFER, [in_order.index(text) for text in texts], at)]
+    here = np.unique(bill.candidates.codes[OFFER][at]).tolist()
+    texts = {place: repr(levels[OFFER][place]) for place in here} if len(here) > 1 else {}
+    in_order = sorted(texts.values())
+    places = [in_order.index(texts[n]) if n in texts else 0 for n in range(len(levels[OFFER]))]
+    keys = [column(bill, OFFER, places, at)]
     for name, knob in KNOBS.items():
         order = ATTENTION_ORDER if name == "attention" else knob.choices
         ranks = [float(order.index(v)) if order else float(v) for v in levels[name]]
@@ -231,7 +233,7 @@ def least_of(bill: Bill, pool: BoolArray, objective: Objective) -> int:
     first, second = figures(bill, objective)
     at: Indices = np.flatnonzero(pool & (first <= first[pool].min()))
     at = at[second[at] <= second[at].min()]
-    return int(at[np.lexsort(identity(bill, at)[::-1])[0]])
+    return int(at[np.lexsort(identity(bill, at)[::-1])[0]] if len(at) > 1 else at[0])
 
 
 def is_near(bill: Bill, objective: Objective, index: int, optimum: int) -> bool:

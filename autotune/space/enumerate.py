@@ -76,6 +76,11 @@ def enumerate_candidates(job: Job, space: SearchSpace) -> Enumeration:
     return found
 
 
+def valid_candidates(job: Job, space: SearchSpace) -> Candidates:
+    """The same candidates alone: none, and no reason, where locks are impossible."""
+    return _enumerate(job, space).candidates
+
+
 def knob_levels(job: Job, space: SearchSpace, offer: Offer, name: str) -> tuple[KnobValue, ...]:
     """Values of a knob that the job lets be tried on an offer, before any rule."""
     if name in job.lock:

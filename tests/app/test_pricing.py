@@ -65,3 +65,16 @@ def test_questions_priced_together_cost_what_they_cost_alone(job: Job) -> None:
         (alone,) = bills_of([question], calibration)
         assert len(bill) == len(alone)
         assert bill.cost_usd == pytest.approx(alone.cost_usd, rel=1e-12)
+
+
+def test_where_only_what_fits_is_asked_for_the_rest_is_left_out_and_nothing_else(job: Job) -> None:
+    tight = replace(job, limits=replace(job.limits, vram_headroom=0.99))
+    space = load_space()
+    questions = [(job, space), (tight, space), (replace(job, max_length=512), space)]
+    every, fitting = bills_of(questions, None), bills_of(questions, None, fitting=True)
+    assert fitting[1] is None
+    for whole, own in zip(every, fitting, strict=True):
+        assert (own is None) == (not (whole.memory_violation <= 0).any())
+        if own is not None:
+            assert own.duration_s.tolist() == whole.duration_s.tolist()
+            assert own.feasible.tolist() == whole.feasible.tolist()

@@ -262,8 +262,8 @@ class _Asked:
         return [self._told(change, row) for change, row in chosen]
 
     def _priced(self, changes: Sequence[QuestionEdit]) -> list[Bill | None]:
-        """The bill of each changed question; None where nothing of it is valid."""
-        return bills_under(self.question, changes, self.calibration)
+        """The bill of each changed question; None where no device holds anything of it."""
+        return bills_under(self.question, changes, self.calibration, fitting=True)
 
     def _short(self, change: QuestionEdit) -> ShortOf:
         """What is short without a change, as far as this change is concerned."""
@@ -384,7 +384,7 @@ def _cheapest(bill: Bill, objective: Objective) -> list[Estimated]:
     offers = bill.candidates.codes[OFFER]
     found = []
     for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
-        among = fits[offers[fits] == code]
-        index = best_index(bill, objective, bill.job.limits, among=among).index
-        found += [] if index is None else [bill.estimate(index)]
+        own = bill.take(fits[offers[fits] == code], bill.job)
+        index = best_index(own, objective, bill.job.limits).index
+        found += [] if index is None else [own.estimate(index)]
     return found

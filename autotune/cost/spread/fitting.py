@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.domain.outcome import Z90
+from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -43,6 +43,14 @@ def chance_of_fitting(margin: FloatArray, spread: FloatArray, *, told: bool = Fa
     known = normal_cdf(margin / (spread * _core(spread / wide)))
     mixed: FloatArray = (1.0 - UNTOLD_SHARE) * known + UNTOLD_SHARE * normal_cdf(margin / wide)
     return mixed
+
+
+def memory_violation(total: FloatArray, usable: FloatArray, chance: FloatArray) -> FloatArray:
+    """[n] the larger of the relative excess of bytes and the missing probability of fitting.
+
+    At most 0 where a device holds the run.
+    """
+    return np.maximum(total / usable - 1.0, FEASIBLE_PROBABILITY - chance)
 
 
 def _core(ratio: FloatArray) -> FloatArray:

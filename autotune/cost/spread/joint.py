@@ -78,12 +78,10 @@ def sides_of_difference(one: Loadings, other: Loadings) -> tuple[float, float]:
 
     A cause that can only make runs faster moves the ratio to the side of whoever feels it more.
     """
-    lower = higher = 0.0
-    for key in one.of.keys() | other.of.keys():
-        apart = other.of.get(key, 0.0) - one.of.get(key, 0.0)
-        alone = FASTER in key
-        lower += 0.0 if alone and apart < 0 else apart**2
-        higher += 0.0 if alone and apart > 0 else apart**2
+    keys = one.of.keys() | other.of.keys()
+    apart = [(FASTER in key, other.of.get(key, 0.0) - one.of.get(key, 0.0)) for key in keys]
+    lower = math.fsum(each**2 for alone, each in apart if not (alone and each < 0))
+    higher = math.fsum(each**2 for alone, each in apart if not (alone and each > 0))
     return math.sqrt(lower), math.sqrt(higher)
 
 
