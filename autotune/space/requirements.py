@@ -174,9 +174,17 @@ def steps_on_processor(_job: Job, _offer: Offer, offload: str, optimizer: str) -
     return offload not in OFFLOADED_STATES or optimizer not in EIGHT_BIT
 
 
-def offloads_eagerly(_job: Job, _offer: Offer, offload: str, compiled: str) -> bool:
-    """Hooks that move tensors to the host break compiled graphs."""
-    return offload == "none" or compiled == "off"
+def offloads_eagerly(job: Job, _offer: Offer, offload: str, compiled: str) -> bool:
+    """Hooks that move tensors to the host break compiled graphs.
+
+    torchtune compiles each layer by itself, and its hooks stand around the whole model: both may be
+    on. Source: torchtune 0.6.1 training/_compile.py, training/_activation_offloading.py and
+    recipes/full_finetune_single_device.py, which refuse no such pair.
+    """
+    apart = (
+        job.origin is not None and job.origin.trainer == "torchtune" and offload == "activations"
+    )
+    return offload == "none" or compiled == "off" or apart
 
 
 WORKERS = "num_dataloader_workers"

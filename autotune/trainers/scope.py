@@ -185,6 +185,9 @@ _CALLS: tuple[tuple[Objective, str], ...] = (
     ("diffusion", r"(StableDiffusion|UNet2D|DDPM)\w*"),
 )  # fmt: skip
 
+# TRL's own sft.py: the model's architecture says which class loads it, and its name what it is.
+_BY_ARCHITECTURE = {"MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForCausalLM"}
+
 # A program's name that says nothing, and folders that then do. Source: DeepSpeedExamples,
 # applications/DeepSpeed-Chat/training: every step there is a main.py of its own.
 _PLAIN_PROGRAM = "main"
@@ -245,6 +248,7 @@ def aim_of(
     """
     # What trains says it before what it is told: any of TRL's configs may be handed to SFTTrainer.
     told = {name for name in calls if name.endswith("Config")} if "SFTTrainer" in calls else set()
+    told |= {"AutoModelForImageTextToText"} if {*calls} >= _BY_ARCHITECTURE else set()
     for objective, pattern in _CALLS:
         found = sorted(name for name in {*calls} - told if re.fullmatch(pattern, name))
         if found:

@@ -245,3 +245,36 @@ def test_a_command_that_prepares_data_is_no_training(tmp_path: Path) -> None:
     both = file(tmp_path / "both.sh", f"{prepares}{trains}python eval.py --batch_size 8\n")
     assert today(both).micro_batch_size == 4
     assert "another launch" not in warnings(both)
+
+
+def test_the_deepspeed_config_that_accelerates_names_is_found_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    accelerate = "distributed_type: DEEPSPEED\nnum_processes: 2\nmixed_precision: bf16\n"
+    accelerate += "deepspeed_config:\n  deepspeed_config_file: /home/them/configs/own.json\n"
+    (tmp_path / "configs" / "start.yaml").write_text(accelerate)
+    start = "accelerate launch --config_file configs/start.yaml train.py"
+    flags = f"--model_name_or_path {QWEN} --per_device_train_batch_size 2 --num_train_epochs 1"
+    (tmp_path / "go.sh").write_text(f"{start} {flags}\n")
+    said = asked({"method.kind": "full", "data.max_length": "512"})
+    with pytest.raises(InputError, match=r"own\.json', and no such file is found"):
+        load_jobs(tmp_path / "go.sh", said)
+    zero = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+    (tmp_path / "configs" / "own.json").write_text(json.dumps(zero))
+    found = load_jobs(tmp_path / "go.sh", said)[0].job
+    assert (today(found).sharding, found.offers[0].count) == ("zero3", 2)
+
+
+def test_a_launchers_config_that_is_not_here_counts_by_its_name_or_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    flags = f"--model_name_or_path {QWEN} --per_device_train_batch_size 2 --num_train_epochs 1"
+    said = asked({"method.kind": "full", "data.max_length": "512"}, gpu="h100:2")
+    path = tmp_path / "go.sh"
+    path.write_text(f"accelerate launch --config_file their/deepspeed_zero3.yaml train.py {flags}")
+    found = load_jobs(path, said)[0].job
+    assert today(found).sharding == "zero3"
+    assert "counted as zero3 by its name" in warnings(found)
+    path.write_text(f"accelerate launch --config_file their/own.yaml train.py {flags}")
+    with pytest.raises(InputError, match="no such file is found") as refused:
+        load_jobs(path, said)
+    assert "--beside FILE names it" in str(refused.value.hint)

@@ -9,6 +9,7 @@ import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, job, offer, values_of
 from ruamel.yaml import YAML
 
+from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export
 from autotune.domain.answer.recommendation import Decisive
@@ -154,3 +155,27 @@ def test_a_file_that_offloads_is_priced_so_and_may_leave_it(tmp_path: Any) -> No
     assert "offload" not in found.lock
     assert not found.allow  # opened where nothing fits without
     assert found.today.offload == "activations"
+
+
+TUNE = """\
+model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
+tokenizer: {max_seq_len: 512}
+checkpointer: {checkpoint_dir: /tmp/Llama-3.2-1B-Instruct}
+batch_size: 2
+epochs: 1
+gradient_accumulation_steps: 1
+compile: true
+enable_activation_checkpointing: true
+enable_activation_offloading: true
+"""
+
+
+def test_torchtune_compiles_layers_and_offloads_around_them(tmp_path: Any) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(TUNE)
+    found = load_jobs(path, Overrides(gpus=("h100:1",), stated={"data.rows": 1000}))[0].job
+    assert found.today is not None
+    assert (found.today.offload, found.today.compile) == ("activations", "default")
+    priced = estimate(found, fidelity="formula")
+    assert (priced.row.config.offload, priced.row.config.compile) == ("activations", "default")
+    assert not any("cannot run" in warning for warning in priced.warnings)

@@ -287,3 +287,105 @@ def test_a_launch_that_is_not_there_is_refused_with_those_that_are(tmp_path: Pat
     with pytest.raises(InputError, match="unknown variant") as refused:
         load_jobs(file, Overrides(("h100",), stated={"data.rows": 9}), variant="9")
     assert "2: line 3, SIZE=2, RANK=16" in f"{refused.value.message} {refused.value.hint}"
+
+
+WRITTEN = """\
+STAGE=3
+cat > /tmp/ds/zero_own.json <<EOF
+{"zero_optimization": {"stage": $STAGE, "offload_optimizer": {"device": "cpu"}},
+ "bf16": {"enabled": true}}
+EOF
+cat << 'END' | tee start.yaml
+distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_processes: 2
+deepspeed_config: {deepspeed_config_file: /tmp/ds/zero_own.json}
+END
+accelerate launch --config_file start.yaml train.py --model_name_or_path Qwen/Qwen2.5-0.5B \\
+    --per_device_train_batch_size 2 --num_train_epochs 1 --gradient_accumulation_steps 4
+"""
+
+
+def test_configs_that_a_script_writes_out_of_its_own_lines_are_read(tmp_path: Path) -> None:
+    found = job(tmp_path / "go.sh", WRITTEN)
+    assert found.today is not None
+    assert (found.today.sharding, found.today.offload) == ("zero3", "optimizer")
+    assert (found.offers[0].count, found.global_batch_size) == (2, 16)
+    returned = patched(SAME, found, found.offers[0], found.today).text
+    assert returned.startswith(WRITTEN.rstrip())  # its own files stay as they are
+    twice = WRITTEN.replace("accelerate launch", "cat > start.yaml <<E\na: 1\nE\naccelerate launch")
+    with pytest.raises(InputError, match="no such file"):
+        job(tmp_path / "go.sh", twice)
+
+
+def test_a_trainers_own_file_may_be_written_by_the_script_that_starts_it(tmp_path: Path) -> None:
+    text = (
+        "cat > run.yml <<'EOF'\nbase_model: Qwen/Qwen2.5-0.5B\nsequence_len: 512\n"
+        "micro_batch_size: 3\ngradient_accumulation_steps: 2\nnum_epochs: 1\nadapter: lora\n"
+        "lora_r: 8\nlora_target_linear: true\ndatasets: [{path: a, type: alpaca}]\nEOF\n"
+        "axolotl train run.yml --num-epochs 2\n"
+    )
+    path = tmp_path / "go.sh"
+    path.write_text(text)
+    (found,) = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))
+    assert (found.job.method.rank, found.job.epochs, found.job.global_batch_size) == (8, 2.0, 6)
+
+
+def test_a_script_that_starts_another_is_not_priced_as_it(tmp_path: Path) -> None:
+    (tmp_path / "inner.sh").write_text(SWEEP)
+    flags = "--model_name_or_path Qwen/Qwen2.5-0.5B --gradient_accumulation_steps 4 --batch_size 2"
+    with pytest.raises(InputError, match=r"starts the shell script inner\.sh") as refused:
+        job(tmp_path / "go.sh", f"bash inner.sh {flags}\n")
+    assert f"give {tmp_path / 'inner.sh'} as JOB" in str(refused.value.hint)
+    with pytest.raises(InputError, match="0 launch commands") as refused:
+        job(tmp_path / "go.sh", "#!/bin/bash\n#SBATCH --nodes=1\nbash inner.sh\n")
+    assert "it starts inner.sh" in str(refused.value.hint)
+
+
+def test_a_file_that_a_variable_names_in_front_of_the_flags_is_said(tmp_path: Path) -> None:
+    text = "NEW=runs/$(date).yaml\npython train.py $NEW --per_device_train_batch_size 2\n"
+    assert "flags $NEW" in warnings(job(tmp_path / "go.sh", text, model="Qwen/Qwen2.5-0.5B"))
+
+
+def test_how_often_it_saves_is_asked_for_where_a_shell_decides_it(tmp_path: Path) -> None:
+    text = SWEEP.partition("\n")[2].replace("--max_steps 9", "--max_steps 90 --save_steps ${EVERY}")
+    text = text.replace("$MODEL", "Qwen/Qwen2.5-0.5B")
+    with pytest.raises(InputError, match=r"leaves open --save_steps") as refused:
+        job(tmp_path / "go.sh", text)
+    assert "--set checkpoint_every_steps=500" in str(refused.value.hint)
+    found = job(tmp_path / "go.sh", text, checkpoint_every_steps="30")
+    assert found.today is not None
+    assert found.today.checkpoint_every_steps == 30
+
+
+PAGE = """\
+# How to train
+
+It is simple: run `python train.py --max_steps 5`.
+
+```python
+trainer.train(--batch_size)
+```
+
+```bash
+$ pip install trl
+$ python train.py --model_name_or_path Qwen/Qwen2.5-0.5B \\
+    --per_device_train_batch_size 2 --max_steps 9
+```
+
+~~~
+python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 8 --max_steps 7
+~~~
+"""
+
+
+def test_a_page_is_its_blocks_of_commands(tmp_path: Path) -> None:
+    found = job(tmp_path / "README.md", PAGE)
+    assert (found.global_batch_size, found.steps) == (2, 9)
+    assert "another launch on line 16" in warnings(found)
+    overrides = Overrides(
+        ("h100",), stated={"data.rows": 1000},
+        set_values={"method.kind": "full", "data.max_length": "512"},
+    )  # fmt: skip
+    (second,) = load_jobs(tmp_path / "README.md", overrides, variant="2")
+    assert (second.job.global_batch_size, second.job.steps) == (8, 7)

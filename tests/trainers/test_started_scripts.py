@@ -228,3 +228,102 @@ def test_devices_beside_the_one_process_are_said(tmp_path: Path, start: str) -> 
     found = job(tmp_path, OWN, start)
     assert found.offers[0].count == 1
     assert "devices 2 visible: priced on one" in warnings(found)
+
+
+OPTIONS = """\
+import argparse
+
+def get_parser():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B")
+    parser.add_argument("--use_lora", action="store_true")
+    parser.add_argument("--quantize", action="store_true")
+    parser.add_argument("--optimizer", default="adamw_torch")
+    parser.add_argument("--cut_at", type=int, default=384)
+    parser.add_argument("--per_device_train_batch_size", type=int, default=2)
+    return parser
+"""
+BY_CONDITION = """\
+from options import *
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from trl import SFTConfig, SFTTrainer
+
+def main(args):
+    if args.quantize:
+        bits = BitsAndBytesConfig(load_in_4bit=True)
+    else:
+        bits = None
+    model = AutoModelForCausalLM.from_pretrained(args.model, quantization_config=bits)
+    lora = None
+    if args.use_lora:
+        lora = LoraConfig(r=32, target_modules=["q_proj"])
+    config = SFTConfig(
+        "out", per_device_train_batch_size=args.per_device_train_batch_size, num_train_epochs=1,
+        max_length=args.cut_at, optim=args.optimizer, gradient_accumulation_steps=1,
+    )
+    SFTTrainer(model=model, args=config, peft_config=lora, train_dataset=rows).train()
+
+if __name__ == "__main__":
+    main(get_parser().parse_args())
+"""
+START = "python train.py --per_device_train_batch_size 4 "
+
+
+def test_options_that_a_module_of_the_script_s_own_describes_are_known(tmp_path: Path) -> None:
+    (tmp_path / "options.py").write_text(OPTIONS)
+    found = job(tmp_path, BY_CONDITION, START + "--use_lora --quantize --optimizer sgd")
+    assert (found.method.rank, found.method.base, found.max_length) == (32, "nf4", 384)
+    assert not any(word in warnings(found) for word in ("in a branch", "computed"))
+
+
+def test_adapters_whose_condition_fails_are_none(tmp_path: Path) -> None:
+    (tmp_path / "options.py").write_text(OPTIONS)
+    found = job(tmp_path, BY_CONDITION, START + "--optimizer adamw_bnb_8bit")
+    assert (found.method.kind, found.method.base) == ("full", "16bit")
+    assert today(found).optimizer == "adamw_bnb_8bit"
+    assert "load_in_4bit" not in warnings(found)
+
+
+def test_adapters_whose_condition_is_not_read_are_counted_and_said(tmp_path: Path) -> None:
+    text = BY_CONDITION.replace("args.cut_at", "384").replace("args.optimizer", "'adamw_torch'")
+    found = job(tmp_path, text, START + "--model Qwen/Qwen2.5-0.5B")
+    assert found.method.rank == 32
+    assert "LoraConfig in a branch" in warnings(found)
+    assert "BitsAndBytesConfig in a branch" in warnings(found)
+    sure = text.replace("if args.use_lora:", "if True:").replace("if args.quantize:", "if True:")
+    assert "in a branch" not in warnings(job(tmp_path, sure, START + "--model Qwen/Qwen2.5-0.5B"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[p.requires_grad_() for n, p in model.named_parameters() if 'norm' in n]", True),
+        ("model.lm_head.weight.requires_grad = True", True),
+        ("for n, p in model.named_parameters():\n    p.requires_grad = 'lora' in n", False),
+        (
+            "for n, p in model.named_parameters():\n    if 'lora' in n: p.requires_grad = True",
+            False,
+        ),
+        ("output.requires_grad_(True)", False),
+    ],
+)
+def test_weights_of_the_base_that_train_beside_adapters_are_said(
+    tmp_path: Path, line: str, *, said: bool
+) -> None:
+    text = OWN.replace("lora = LoraConfig", f"{line}\nlora = LoraConfig")
+    found = job(tmp_path, text, "python train.py --peft_rank 32")
+    assert ("trains beside its adapters" in warnings(found)) is said
+
+
+def test_the_loader_of_either_kind_of_model_is_no_sign_that_it_sees(tmp_path: Path) -> None:
+    text = OWN.replace(
+        "lora = ",
+        "if name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:\n"
+        "    from transformers import AutoModelForImageTextToText\n"
+        "    other = AutoModelForImageTextToText.from_pretrained(args.name)\nlora = ",
+    )
+    assert job(tmp_path, text, "python train.py").objective == "sft"
+    with pytest.raises(InputError, match="vision"):
+        job(tmp_path, text.replace("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "LIST"),
+            "python train.py")  # fmt: skip

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _BESIDE = ("accelerate.yaml", "accelerate_config.yaml", "default_config.yaml")
 _LONGEST_PATH = 1000
 _ABOVE = 8  # folders above a file in which its root may lie
+_MODULES = 40  # of what a script imports, as many are looked for
 _NEAR = 3  # of them, those in whose folders for configs a name alone is looked for
 # Where the repositories of trainers and their users keep such files.
 _PLACES = (
@@ -46,17 +47,26 @@ _BY_NAME_SD = (0.10, 0.15)  # buckets, and states that the file may have otherwi
 
 def read_beside(
     parsed: Parsed, values: dict[str, Any], path: Path, overrides: Overrides,
-    launched: Mapping[str, Any] | None = None,
+    launched: Mapping[str, Any] | None = None, written: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
     """Read configs of accelerate and DeepSpeed: named by flag or file, or lying beside it.
 
-    launched: what the flags of `accelerate launch` say in the words of its config; they win.
+    Args:
+        parsed: completed by them.
+        values: of the trainer's file.
+        path: of it.
+        overrides: whose `beside` names files.
+        launched: what the flags of `accelerate launch` say in the words of its config; they win.
+        written: files that the shell script writes itself, by name.
     """
+    own = written or {}
     trainer = TRAINERS[parsed.trainer]
     names = [Path(name) for name in overrides.beside]
     deepspeed = values.get("deepspeed")
     if isinstance(deepspeed, dict):
         add_deepspeed(parsed, deepspeed, f"{path.name}: deepspeed")
+    elif isinstance(deepspeed, str) and Path(deepspeed).name in own:
+        _read_written(parsed, Path(deepspeed).name, own, {})
     elif isinstance(deepspeed, str) and deepspeed:
         near = near_file(deepspeed, path) or _elsewhere(deepspeed, path)
         if near is not None:
@@ -67,10 +77,66 @@ def read_beside(
         names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
     for name in dict.fromkeys(names):
         found = _read_one(parsed, name, launched or {})
-        inner = found.get("deepspeed_config")
-        named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
-        if isinstance(named, str) and (near := near_file(named, name)) is not None:
-            _read_one(parsed, near, {})
+        _read_inner(parsed, found, name, path, own)
+
+
+def _read_written(
+    parsed: Parsed, name: str, written: Mapping[str, str], launched: Mapping[str, Any]
+) -> None:
+    """A config that the shell script writes: it does so when it is run, and what it says stays."""
+    found = document_of(written[name], name, json=name.endswith(".json")).values
+    if not is_deepspeed(found):
+        found = {**found, **launched, **_sections(found, launched)}
+    add_beside(parsed, found, name)
+    parsed.kept |= {"sharding", "offload"}
+    parsed.note("read in the script", name, "it writes this file itself: that stays as it is")
+    _read_inner(parsed, found, Path(name), Path(name), written)
+
+
+def _read_inner(
+    parsed: Parsed, found: Mapping[str, Any], name: Path, path: Path, written: Mapping[str, str]
+) -> None:
+    """The DeepSpeed config that accelerate's names, which says how the states are divided.
+
+    name: of accelerate's; path: of the trainer's file.
+    """
+    inner = found.get("deepspeed_config")
+    named = inner.get("deepspeed_config_file") if isinstance(inner, dict) else None
+    if not isinstance(named, str) or not named:
+        return
+    if Path(named).name in written:
+        _read_written(parsed, Path(named).name, written, {})
+        return
+    near = near_file(named, name) or _elsewhere(named, name) or _elsewhere(named, path)
+    if near is not None:
+        _read_one(parsed, near, {})
+    else:
+        _take_by_name(parsed, named, name)
+
+
+def started_with(
+    parsed: Parsed, command: Command, path: Path, overrides: Overrides,
+    launched: Mapping[str, Any],
+) -> list[str]:  # fmt: skip
+    """The configs that a launcher's flags name, where they lie; one that its script writes is read.
+
+    One that is not here is taken by its name, unless `--beside` stands for it. Raises InputError
+    where that does not say how the model is divided.
+    """
+    found = []
+    for key in ("config_file", "deepspeed_config_file"):
+        named = command.launcher.get(key)
+        if not isinstance(named, str):
+            continue
+        if Path(named).name in command.written:
+            _read_written(parsed, Path(named).name, command.written, launched)
+            continue
+        near = near_file(named, path) or _elsewhere(named, path)
+        if near is not None:
+            found.append(str(near))
+        elif not overrides.beside:
+            _take_by_name(parsed, named, path, f"--{key}")
+    return found
 
 
 def settings_beside(
@@ -119,6 +185,30 @@ def near_file(named: str, path: Path) -> Path | None:
     return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
 
 
+def modules_of(text: str, path: Path) -> list[str]:
+    """The texts of a script's own modules, which lie beside it or below the folders above it.
+
+    One that cannot be read is left out.
+    """
+    from autotune.trainers.syntax.python_settings import imported, tree_of
+
+    roots = [path.absolute().parent, *list(path.absolute().parents)[1:_NEAR]]
+    found: dict[Path, str] = {}
+    for name in imported(tree_of(text, str(path)))[:_MODULES]:
+        inside = name.replace(".", "/")
+        files = [root / f"{inside}{end}" for root in roots for end in (".py", "/__init__.py")]
+        near = next((file for file in files if file.is_file()), None)
+        if near is None or near == path.absolute() or near in found:
+            continue
+        try:
+            own = read_text(near)
+            tree_of(own, str(near))
+        except InputError:
+            continue
+        found[near] = own
+    return list(found.values())
+
+
 def _elsewhere(named: str, path: Path) -> Path | None:
     """A file of that name where repositories keep such files; None where several differ."""
     name = Path(named[:_LONGEST_PATH]).name
@@ -160,7 +250,7 @@ def _slots(parsed: Command, text: str) -> int | None:
     return sum(slot if each == "-1" else min(slot, int(each)) for slot in taken)
 
 
-def _take_by_name(parsed: Parsed, named: str, path: Path) -> None:
+def _take_by_name(parsed: Parsed, named: str, path: Path, key: str = "deepspeed") -> None:
     """ZeRO's stage by the name of a file that is not here, and what it leaves unknown.
 
     Raises InputError where the name does not say the stage, or speaks of offloading.
@@ -168,7 +258,7 @@ def _take_by_name(parsed: Parsed, named: str, path: Path) -> None:
     name = Path(named[:_LONGEST_PATH]).name.casefold()
     stage = _STAGE.search(name)
     if stage is None or "offload" in name:
-        msg = f"{path.name}: deepspeed is {shown(named)}, and no such file is found"
+        msg = f"{path.name}: {key} is {shown(named)}, and no such file is found"
         where = "looked for beside it, here, in the folders above and those for configs in them"
         raise InputError(msg, f"{where}; --beside FILE names it")
     parsed.knobs["sharding"] = STAGES[int(stage[1])]
@@ -176,7 +266,7 @@ def _take_by_name(parsed: Parsed, named: str, path: Path) -> None:
         f"no such file is found: counted as {parsed.knobs['sharding']} by its name, with "
         "DeepSpeed's defaults and nothing offloaded; --beside FILE reads it"
     )
-    parsed.uncounted.append(Uncounted("deepspeed", named, why, *_BY_NAME_SD))
+    parsed.uncounted.append(Uncounted(key, named, why, *_BY_NAME_SD))
 
 
 def _read_one(parsed: Parsed, path: Path, launched: Mapping[str, Any]) -> dict[str, Any]:

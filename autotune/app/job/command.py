@@ -11,9 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.beside import hosts_beside, near_file, read_beside, settings_beside
+from autotune.app.job.beside import (
+    hosts_beside,
+    near_file,
+    read_beside,
+    settings_beside,
+    started_with,
+)
 from autotune.app.job.computed import DECIDES, answer, answered, refuse_computed, stand_in
-from autotune.app.job.file import Document, read_document, read_text
+from autotune.app.job.file import Document, document_of, read_text
 from autotune.app.job.from_trainer import COMMAND, completed
 from autotune.app.job.started_script import (
     COMPUTED_SD,
@@ -27,6 +33,7 @@ from autotune.app.job.started_script import (
     note_script,
     read_abbreviated,
     read_as,
+    refuse_shell,
     started,
 )
 from autotune.domain.config import SPLIT
@@ -85,6 +92,7 @@ def command_document(
     if path and overrides.launch:
         launch = chosen_launch(launches(command, name), overrides.launch)
     parsed = parse_shell(command, name, launch) if path else parse_command(command)
+    refuse_shell(parsed, name, path)
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said and parsed.config is None:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
@@ -163,12 +171,14 @@ def _configured(
 ) -> tuple[Document, Overrides]:
     """The job of the file that a command names, with the command's flags written into it."""
     named = str(parsed.config)
-    file = near_file(named, path) if path else Path(named)
+    own = parsed.written.get(Path(named).name)
+    file = near_file(named, path) if path and own is None else Path(named)
     if file is None:
         msg = f"{name} starts with {shown(named)}, and no such file is found"
         where = "looked for beside it, here, and in the folders above"
         raise InputError(msg, f"{where}; give the trainer's own file as JOB")
-    values, text = read_document(file).values, read_text(file)
+    text = read_text(file) if own is None else own
+    values = document_of(text, str(file), json=file.suffix.casefold() == ".json").values
     dialect = detect(values, str(file))
     if dialect is None:
         return _of_own_program(parsed, name, overrides, path, file)
@@ -239,10 +249,9 @@ def _add_launcher(
     launched = launched_with(parsed)
     if launched:
         add_accelerate(made, launched, f"{name}: accelerate launch")
-    configs = [parsed.launcher.get(key) for key in ("config_file", "deepspeed_config_file")]
-    named = [str(near_file(each, path) or each) for each in configs if isinstance(each, str)]
-    more = (*overrides.beside, *named)
-    read_beside(made, values, path, replace(overrides, beside=more), launched)
+    more = (*overrides.beside, *started_with(made, parsed, path, overrides, launched))
+    more_of = replace(overrides, beside=more)
+    read_beside(made, values, path, more_of, launched, parsed.written)
     visible = visible_devices(parsed) or slurm_devices(parsed)
     if made.devices is None and visible is not None and visible > 1:
         why = (

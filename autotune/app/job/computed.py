@@ -78,6 +78,9 @@ _BY_FLAG = {
         "lora_r": ("lora_rank", "model.lora_rank", *OWN_FLAGS["lora_r"]),
     }.items()
     for name in (key, *names)
+} | {
+    "save_steps": _Answer(("checkpoint_every_steps",), "checkpoint_every_steps=500"),
+    "eval_steps": _Answer(("evaluation.every_steps",), "evaluation.every_steps=500"),
 }  # fmt: skip
 
 

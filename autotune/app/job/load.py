@@ -19,6 +19,7 @@ from autotune.app.job.overrides import line_document, overridden
 from autotune.app.job.resolve import resolve
 from autotune.app.job.trainer_file import (
     CODE,
+    PAGES,
     SHELL,
     own_document,
     refuse_flags,
@@ -147,11 +148,15 @@ def _refuse_other(path: Path) -> None:
 
 def _launches(path: Path) -> list[str]:
     """The trainings that a shell script launches, by the names of their variants."""
-    if path.suffix.casefold() not in SHELL:
+    kind = path.suffix.casefold()
+    if kind not in SHELL | PAGES:
         return []
+    from autotune.trainers.syntax.notebook import page_of
     from autotune.trainers.syntax.shell_script import MOST, launches
 
-    names = [launch.name for launch in launches(read_text(path), str(path))]
+    text = read_text(path)
+    found = launches(page_of(text) if kind in PAGES else text, str(path))
+    names = [launch.name for launch in found]
     if len(names) > MOST:
         msg = f"{path} launches {len(names)} trainings, and at most {MOST} are compared"
         raise InputError(msg, "name one with --variant, from 1 on")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.job.beside import near_file
+from autotune.app.job.beside import modules_of, near_file
 from autotune.app.job.computed import DECIDES, answer, refuse_computed, stand_in
 from autotune.app.job.file import read_text
 from autotune.domain.errors import InputError
@@ -143,8 +143,9 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
         return None
     by_flags, options = takes_flags(text, str(found))
     made.options = options
+    own = modules_of(text, found)
     try:
-        script = parse_script(text, str(found), flags=parsed.values, by_flags=True)
+        script = parse_script(text, str(found), flags=parsed.values, by_flags=True, beside=own)
     except InputError:
         made.uncounted = _own_loop(made, text, parsed.values)
         return made
@@ -289,6 +290,17 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides:
     made.uncounted += [
         each for each in script.uncounted if not (full and _OF_ADAPTERS.search(each.key))
     ]
+
+
+def refuse_shell(parsed: Command, name: str, path: Path | None) -> None:
+    """Raise InputError for a command that starts a shell script: that says what its flags mean."""
+    shell = next((word for word in parsed.program if word.endswith((".sh", ".bash"))), "")
+    if not shell or any(word.endswith(".py") for word in parsed.program):
+        return
+    near = near_file(shell, path or Path("command"))
+    msg = f"{name} starts the shell script {shell}, which says what its flags mean"
+    hint = f"give {near or shell} as JOB; what it leaves open is asked for"
+    raise InputError(msg, hint)
 
 
 def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:

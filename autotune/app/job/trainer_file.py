@@ -21,6 +21,7 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
+from autotune.trainers.syntax.notebook import page_of
 from autotune.trainers.syntax.task import script_in
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ _FEW_ODD = 2  # misspelt keys of a job file are named one by one
 # A shell script by its suffix, those that schedulers' users give theirs included.
 SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})
 SCRIPTS = frozenset({".py", *SHELL})
-CODE = frozenset({*SCRIPTS, ".ipynb"})
+PAGES = frozenset({".md", ".markdown"})
+CODE = frozenset({*SCRIPTS, *PAGES, ".ipynb"})
 __all__ = ["COMMAND", "own_document", "parsed_again", "script_document"]
 
 
 def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Document, Overrides]:
-    """The job of a script, a shell script or a notebook.
+    """The job of a script, a shell script, a notebook or a page of commands.
 
     Raises:
         InputError: It cannot be read, mixes formats, or lacks what no flag gave.
@@ -50,6 +52,8 @@ def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Docume
         if launch := launch_of(text, script):
             return command_document(launch, overrides, path.with_suffix(".sh"), str(path))
         return python_document(script, path.with_suffix(".py"), overrides, str(path))
+    if kind in PAGES:
+        return command_document(page_of(text), overrides, path.with_suffix(".sh"), str(path))
     if kind in SHELL:
         return command_document(text, overrides, path)
     return python_document(text, path, overrides, str(path))

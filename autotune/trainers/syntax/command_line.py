@@ -78,6 +78,7 @@ class Command:
     swept: tuple[str, ...] = ()  # variables of a loop, and the values after the first
     repeated: tuple[str, ...] = ()  # flags that the same flag takes back further on
     array: str = ""  # tasks that Slurm is to start it as
+    written: dict[str, str] = field(default_factory=dict)  # files that its script writes, by name
     slips: int = 0  # lines that go on, and end in a blank behind the backslash
     cut: int = 0  # comments between its lines, which end it for the shell
     end: int = 0  # where another flag would stand
@@ -120,6 +121,8 @@ def parse_command(
     before = [token for token in tokens[:script] if token.text not in _MODULE]
     _read(before, Command(values=made.launcher), several=True)
     made.words = _read(tokens[script + 1 :], made, several=False)
+    if "litgpt" not in made.program[0:1]:  # its word is the checkpoint's folder
+        made.unknown += [word for word in made.words if _ANY.fullmatch(word)]
     _take_overrides(made)
     if PLACEHOLDER.search(made.config or ""):
         msg = f"the command names {shown(made.config)}, a placeholder, and no file"

@@ -3,6 +3,7 @@
 What only a notebook runs, `!pip install` and `%magic`, becomes a comment; cells of another
 language (`%%bash`, `%%writefile`), and those that are no Python, do whole. A notebook that trains
 by a command (`!torchrun train.py --...`) is the shell script of its commands. Nothing is executed.
+A page of Markdown is the shell script of its blocks of commands.
 """
 
 from __future__ import annotations
@@ -55,6 +56,26 @@ def launch_of(text: str, script: str) -> str:
     cells = [_source(cell) for cell in json.loads(text)["cells"] if _is_code(cell)]
     commands = "\n".join(line for cell in cells for line in _commands(cell)) + "\n"
     return commands if re.search(rf"{STARTS}.*\s{SIZED}", commands, re.DOTALL) else ""
+
+
+_FENCE = re.compile(r"[ \t>]*(?P<marks>`{3,}|~{3,})[ \t]*\{?[. ]*(?P<language>[\w-]*)")
+_OF_SHELLS = {"", "bash", "sh", "shell", "console", "zsh", "shell-session", "terminal", "text"}
+
+
+def page_of(text: str) -> str:
+    """The commands of a page of Markdown, each on the line that it stands on there."""
+    made, marks, kept = [], "", False
+    for line in text.splitlines():
+        fence = _FENCE.match(line)
+        if fence and not marks:
+            marks, kept = fence["marks"], fence["language"].casefold() in _OF_SHELLS
+            made.append("")
+        elif fence and fence["marks"].startswith(marks) and not fence["language"]:
+            marks = ""
+            made.append("")
+        else:
+            made.append(re.sub(r"^\s*[$%] ", "", line) if marks and kept else "")
+    return "\n".join(made) + "\n"
 
 
 def _without_comments(script: str) -> str:

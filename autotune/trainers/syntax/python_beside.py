@@ -9,12 +9,13 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.job import Uncounted
 from autotune.trainers.syntax.python_options import option_names, options
 from autotune.trainers.syntax.python_settings import assigned, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 # Models whose weights PEFT prepares for training in few bits recompute unless told otherwise.
 # Source: peft 0.21 utils/other.py; transformers 5.23 trainer.py switches recomputing on where the
@@ -113,6 +114,76 @@ def _cuts(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
             yield upper, _ROWS
 
 
+_ADAPTED = re.compile(r"lora|adapter|peft", re.IGNORECASE)
+_LAYER = re.compile(r"embed|lm_head|norm|\.head\b")
+
+
+def trains_more(nodes: Iterable[ast.AST]) -> str:
+    """By which line it switches gradients of the base's own weights on again; empty: by none.
+
+    Of a loop over the model's weights, or of a layer that is named. Adapters are switched on as
+    well, and inputs, which are no weights.
+    """
+    for node in nodes:
+        if isinstance(node, ast.For | ast.ListComp | ast.GeneratorExp):
+            over = node.iter if isinstance(node, ast.For) else node.generators[0].iter
+            typed = ast.unparse(node)
+            if "parameters()" in ast.unparse(over) and not _ADAPTED.search(typed):
+                for inner in ast.walk(node):
+                    if _switches_on(inner):
+                        return ast.unparse(inner)[:60]
+        elif _switches_on(node) and _LAYER.search(ast.unparse(node)):
+            return ast.unparse(node)[:60]
+    return ""
+
+
+def _switches_on(node: ast.AST) -> bool:
+    target, value = assigned(node)
+    if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+        return getattr(value, "value", False) is True
+    if not isinstance(node, ast.Call) or _name_of(node) != "requires_grad_":
+        return False
+    return not node.args or getattr(node.args[0], "value", False) is True
+
+
+_SWITCHED = {
+    "LoraConfig": "adapters", "get_peft_model": "adapters", "BitsAndBytesConfig": "few bits",
+}  # fmt: skip
+_ADAPTS = {"LoraConfig", "get_peft_model"}
+# What puts adapters on without either, or may.
+_OTHERWISE = {
+    "get_peft_config", "PeftModel", "PeftModelForCausalLM", "AutoPeftModelForCausalLM",
+    "PeftConfig",
+}  # fmt: skip
+_BRANCH_SD = (0.40, 0.40)  # adapters or all weights, few bits or sixteen: an assumption, and wide
+
+
+def in_branches(
+    tree: ast.Module, stated: Values, calls: Mapping[str, ast.Call]
+) -> tuple[list[Uncounted], bool]:
+    """Adapters and few bits that it makes under a condition that is not read.
+
+    Also whether it makes adapters only where a condition holds that is known to fail.
+
+    Args:
+        tree: the script.
+        stated: what its names are worth.
+        calls: of those that may run the first of each name.
+    """
+    surely, found = set(stated.reached(tree, surely=True)), []
+    for name, what in _SWITCHED.items():
+        call = calls.get(name)
+        if call is not None and call not in surely:
+            why = (
+                f"made where a condition holds that is not read: priced as if it does, with {what}"
+            )
+            found.append(Uncounted(name, "in a branch", why, *_BRANCH_SD))
+    every = {_name_of(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in surely}
+    plain = bool(every & _ADAPTS) and not _ADAPTS & set(calls) and not used & _OTHERWISE
+    return found, plain
+
+
 def set_later(tree: ast.Module, made: Collection[ast.Call]) -> list[tuple[str, ast.expr]]:
     """`args.max_steps = 5`: what is set on the arguments once they are made."""
     pairs = [assigned(node) for node in ast.walk(tree)]
@@ -184,6 +255,20 @@ def _loads_model(tree: ast.Module) -> bool:
             if re.search("Model|LM", name):
                 return True
     return False
+
+
+def told_elsewhere(model: ast.Call | None, nodes: Iterable[ast.AST], stated: Values) -> bool:
+    """Whether a model is told how it is held by what this file does not show.
+
+    nodes: those of the script that may run.
+    """
+    bound = [(getattr(target, "id", ""), value) for target, value in map(assigned, nodes)]
+    held = {name for name, value in bound if getattr(value, "value", "") is not None}
+    nothing = {name for name, _ in bound} - held  # bound to None in every branch that may run
+    told = [key.value for key in (model.keywords if model else ())
+            if key.arg == "quantization_config"]  # fmt: skip
+    told = [value for value in told if getattr(value, "id", "") not in nothing]
+    return any(stated.literal(value) != (True, None) for value in told)
 
 
 def several_bits(configs: Iterable[ast.Call]) -> bool:

@@ -47,6 +47,17 @@ def _is_handed_on(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and value.id in _LOADED
 
 
+def imported(tree: ast.Module) -> list[str]:
+    """Names of modules that a script imports, as they are looked for below its folder."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+        elif isinstance(node, ast.Import):
+            found += [each.name for each in node.names]
+    return list(dict.fromkeys(found))
+
+
 def assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
     """The one target of an assignment, and its value; nothing for all else."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:

@@ -21,10 +21,12 @@ from autotune.trainers.syntax.python_arguments import (
 from autotune.trainers.syntax.python_beside import (
     cut_at,
     filled,
+    in_branches,
     pads,
     recomputes,
     set_later,
     several_bits,
+    told_elsewhere,
     trains_in_full,
 )
 from autotune.trainers.syntax.python_settings import tree_of
@@ -32,6 +34,8 @@ from autotune.trainers.syntax.python_unseen import Seen, other_storage, unseen
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.domain.job import Uncounted
 
 _LORA = {
@@ -109,6 +113,7 @@ def parse_script(
     flags: dict[str, Any] | None = None,
     *,
     by_flags: bool = False,
+    beside: Sequence[str] = (),
 ) -> Script:
     """The literals of a script. Raises InputError where it states no arguments.
 
@@ -118,9 +123,11 @@ def parse_script(
         settings: what the file says that the script loads its settings from.
         flags: of the command that starts it.
         by_flags: whether its arguments may be made of flags alone: what else it calls is read.
+        beside: the texts of its own modules.
     """
     tree = tree_of(text, name)
-    stated = Values(tree, settings, flags)
+    modules = [node for each in beside for node in ast.walk(tree_of(each, name))]
+    stated = Values(tree, settings, flags, modules)
     nodes = list(stated.reached(tree))
     calls, several = _calls(tree, nodes)
     calls, again = _first_training(calls)
@@ -140,13 +147,17 @@ def parse_script(
     if several and not made.values.get("load_in_8bit"):
         made.computed.append("load_in_4bit")
     if not {"load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}:
-        lost = _bits_elsewhere(made, stated) and not other_storage(nodes)
+        lost = told_elsewhere(made.calls.get("model"), nodes, stated) and not other_storage(nodes)
         made.computed += ["load_in_4bit"] if lost else []
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
+    branches, plain = in_branches(tree, stated, {call.name: call.node for call in calls[::-1]})
+    made.unseen += branches
+    if plain and made.calls.get("model"):
+        made.values.setdefault("use_peft", False)
     _add_beside(made, tree, nodes, stated, set(settings or {}))
-    _add_unseen(made, tree, nodes, stated)
+    made.unseen += _unseen(made, tree, nodes, stated)
     made.flags_read = stated.flags_read | {f for f in stated.flags_tested if _HOLDS.search(f)}
     counted = made.keywords.get("gradient_accumulation_steps")
     made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
@@ -180,15 +191,6 @@ def _quantises(call: _Call) -> bool:
     )
 
 
-def _bits_elsewhere(made: Script, stated: Values) -> bool:
-    """Whether the model is told how it is held by what this file does not show."""
-    model = made.calls.get("model")
-    told = [
-        key.value for key in (model.keywords if model else ()) if key.arg == "quantization_config"
-    ]
-    return any(stated.literal(value) != (True, None) for value in told)
-
-
 def _add_beside(
     made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values, settings: set[str]
 ) -> None:
@@ -209,13 +211,15 @@ def _add_beside(
         _recompute(made)
 
 
-def _add_unseen(made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values) -> None:
+def _unseen(
+    made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values
+) -> list[Uncounted]:
     """What it does that nothing here evaluates."""
     names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
     starts = bool(names & _STARTS) or any(name.endswith("Trainer") for name in names)
     adapted = made.trainer == "unsloth" or made.values.get("use_peft") is True
     held = {"model_name_or_path", "load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}
-    made.unseen = unseen(tree, nodes, made.unread, stated, of=Seen(
+    return unseen(tree, nodes, made.unread, stated, of=Seen(
         full=not adapted, packed=made.values.get("packing") is True, once=not made.again,
         elsewhere=made.trainer in {"hf", "trl"} and "model" not in made.calls and not held,
         trains=starts or "arguments" not in made.calls,

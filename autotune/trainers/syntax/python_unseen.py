@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.own_settings import decides, words_of
+from autotune.trainers.syntax.python_beside import trains_more
 from autotune.trainers.syntax.python_settings import assigned
 from autotune.trainers.unread import kind_of
 
@@ -67,7 +68,7 @@ _DEEPEST = 4  # functions that call each other
 _NOT_READ = "an argument that is not read: the run is priced without it"
 # How far each may lie: assumptions, on the wide side.
 _NOT_READ_SD, _OWN_STEP_SD, _FROZEN_SD = (0.20, 0.25), (0.20, 0.20), (0.25, 0.30)
-_REFERENCE_SD, _ADAPTER_SD = (0.05, 0.30), (0.20, 0.20)
+_REFERENCE_SD, _ADAPTER_SD, _MORE_SD = (0.05, 0.30), (0.20, 0.20), (0.10, 0.25)
 _JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
     (0.40, 0.20),
     (0.40, 0.30),
@@ -103,9 +104,7 @@ def unseen(
         of: what is known of it.
     """
     found = [*unread_arguments(unread, stated), *own_steps(tree)]
-    if of.full and freezes(nodes, stated):
-        why = "weights that the script freezes: all are counted as trained"
-        found.append(Uncounted("requires_grad", "false", why, *_FROZEN_SD))
+    found += _trained(nodes, stated, full=of.full)
     joins = "" if of.packed else joins_rows(nodes)
     if joins:
         why = "joins rows by the script's own code: each is counted by itself; --set packing=on"
@@ -133,6 +132,17 @@ def unseen(
         why = "made by another file: bits, dtype and kernels are not read; --set method.base=nf4"
         found.append(Uncounted("the model", "not loaded here", why, *_ELSEWHERE_SD))
     return found
+
+
+def _trained(nodes: list[ast.AST], stated: Values, *, full: bool) -> list[Uncounted]:
+    """Weights of the base that it freezes, or trains beside its adapters."""
+    if full and freezes(nodes, stated):
+        why = "weights that the script freezes: all are counted as trained"
+        return [Uncounted("requires_grad", "false", why, *_FROZEN_SD)]
+    if not full and (more := trains_more(nodes)):
+        why = "weights that the script trains beside its adapters: their states are not counted"
+        return [Uncounted("requires_grad", more, why, *_MORE_SD)]
+    return []
 
 
 def unread_arguments(unread: Iterable[tuple[str, ast.keyword]], stated: Values) -> list[Uncounted]:

@@ -18,7 +18,7 @@ from autotune.trainers.syntax.python_options import given_flags, one_of_each, op
 from autotune.trainers.syntax.python_settings import LOADS, WRAPS, assigned, loaded_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _DEEPEST = 12  # names of names
@@ -52,6 +52,7 @@ class Values:
         tree: ast.Module,
         settings: dict[str, Any] | None = None,
         flags: dict[str, Any] | None = None,
+        beside: Iterable[ast.AST] = (),
     ) -> None:
         """Look once at everything that is bound.
 
@@ -59,14 +60,17 @@ class Values:
             tree: the file.
             settings: of the file that the script loads.
             flags: of the command that starts it.
+            beside: nodes of its own modules, whose options it takes as well.
         """
         self._settings = settings
         nodes = list(ast.walk(tree))
         functions = [node for node in nodes if isinstance(node, Function)]
         self.split = _split_over_processes(nodes)  # names of what one process has its share of
-        self._constants = _constants(nodes, functions, self.split)
-        self._options = options(nodes)
-        self._flags = given_flags(nodes, flags or {})
+        main = {"__name__": ast.Constant("__main__")}  # it is started, and not imported
+        self._constants = {**main, **_constants(nodes, functions, self.split)}
+        taking = [*nodes, *beside]
+        self._options = options(taking)
+        self._flags = given_flags(taking, flags or {})
         self.flags_read: set[str] = set()  # of them, those that something is worth
         self.flags_tested: set[str] = set()  # those that decide which branch runs
         self._parameters = _parameters(nodes, functions)

@@ -31,11 +31,13 @@ from autotune.trainers.syntax.shell_words import (
     shell_arrays,
     with_arrays,
     without_comments,
+    written_files,
 )
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
 
+_STARTED_SHELL = re.compile(r"^[^#\n]*\b(?:bash|sh|sbatch)[ \t]+([\w./-]+\.\w+)", re.MULTILINE)
 MOST = 64  # launches of one command in loops
 STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
 # Words that a line begins with that starts no training, though it may name one.
@@ -76,7 +78,11 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
-        raise InputError(msg, 'give the command itself: --from-args "python train.py --..."')
+        other = _STARTED_SHELL.search(text)
+        hint = f"it starts {other[1]}: give that script as JOB" if other else ""
+        raise InputError(
+            msg, hint or 'give the command itself: --from-args "python train.py --..."'
+        )
     return found
 
 
@@ -282,6 +288,7 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
         same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
         others = {line: None for line in others if line in same}
     found.others = tuple(others)
+    found.written = written_files(text, names)
     found.array = next((match[1] for match in _ARRAY.finditer(text)), "")
     found.swept = tuple(
         f"{name} {', '.join(word for word in words if word != taken.looped.get(name, words[0]))}"

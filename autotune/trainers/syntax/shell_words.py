@@ -1,5 +1,7 @@
 """What a shell makes of its words before a command runs: arrays, sums, comments between its lines.
 
+Files of settings that it writes out of its own lines (`cat > FILE <<EOF`) are read there as well.
+
 `ARGS=(--a 1)` and `ARGS+=(--b 2)` are the text of their words; what is added under a condition is
 not known to be there, and such an array is open. `$((A / B))` and `$(expr 32 / 4)` are counted,
 "`# a comment`" is nothing; and nothing is run.
@@ -83,6 +85,34 @@ def shell_arrays(text: str) -> dict[str, Array]:
     return found
 
 
+_WRITES = re.compile(
+    r"""^(?P<head>[^\n#]*\b(?:cat|tee)\b[^\n]*?<<-?[ \t]*(?P<quote>['"]?)(?P<end>\w+)(?P=quote)"""
+    r"""(?P<tail>[^\n]*))\n(?P<lines>.*?)^[ \t]*(?P=end)[ \t]*$""",
+    re.MULTILINE | re.DOTALL,
+)
+_INTO = re.compile(r"""(?:>{1,2}|\btee(?:[ \t]+-a)?)[ \t]*["']?([^\s"'<>|;&]+)""")
+_SETTINGS = re.compile(r".*\.(ya?ml|json|conf)")
+
+
+def written_files(text: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Files of settings that a script writes out of its own lines, by their names alone.
+
+    One that is written twice may hold either, and is left out. names: the script's variables, put
+    in where the mark of the end has no quotes.
+    """
+    found: dict[str, list[str]] = {}
+    for match in _WRITES.finditer(text):
+        into = _INTO.search(match["head"])
+        name = into[1].rpartition("/")[2] if into else ""
+        if not _SETTINGS.fullmatch(name):
+            continue
+        lines = match["lines"]
+        if not match["quote"]:
+            lines = _NAME_OF.sub(lambda m: names.get(m[1] or m[2], m[0]), lines)
+        found.setdefault(name, []).append(lines)
+    return {name: lines[0] for name, lines in found.items() if len(lines) == 1}
+
+
 def with_arrays(text: str, arrays: dict[str, Array]) -> str:
     """The text with the words of each array that it uses in its place."""
     if not arrays:
@@ -92,6 +122,7 @@ def with_arrays(text: str, arrays: dict[str, Array]) -> str:
 
 _SUM = re.compile(r"\$\((?:expr\s(?P<expr>[^()\n]*)\)|\((?P<sum>[^\n]*)\)\))")
 _NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
+_NAME_OF = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _LONGEST = 200
 _LARGEST = 10**12
 # Of numbers from 0 on, which sizes are, the shell divides as Python's // does.
