@@ -43,6 +43,7 @@ _TRAINER = {
 _TRL = {
     "max_length", "max_seq_length", "packing", "dataset_text_field", "padding_free", "use_peft",
     "model_init_kwargs", "assistant_only_loss", "dataset_num_proc", "packing_strategy",
+    "completion_only_loss", "precompute_ref_log_probs",
 }  # fmt: skip
 # Words that many programs of people's own have as well.
 _SHARED = {"base_model", "dataset_dir", "overwrite_cache"}

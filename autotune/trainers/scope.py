@@ -246,8 +246,10 @@ def aim_of(
         calls: names that a script calls.
         folders: those that a shell script lies in.
     """
-    # What trains says it before what it is told: any of TRL's configs may be handed to SFTTrainer.
-    told = {name for name in calls if name.endswith("Config")} if "SFTTrainer" in calls else set()
+    # What trains says it before what it is told: any of TRL's configs may be handed to SFTTrainer,
+    # or its flags to the Trainer.
+    plain = {"SFTTrainer", "Trainer"} & {*calls}  # any other trainer of TRL's is a sign itself
+    told = {name for name in calls if name.endswith("Config")} if plain else set()
     told |= {"AutoModelForImageTextToText"} if {*calls} >= _BY_ARCHITECTURE else set()
     for objective, pattern in _CALLS:
         found = sorted(name for name in {*calls} - told if re.fullmatch(pattern, name))

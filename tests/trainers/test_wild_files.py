@@ -736,3 +736,38 @@ Trainer(model=model, args=args, train_dataset=rows).train()
 model.generate(**tok("hello"), max_length=64)
 """
     assert job(tmp_path / "train.py", text).max_length == 1536
+
+
+def test_a_family_without_a_fused_kernel_trains_without_and_that_can_run(tmp_path: Path) -> None:
+    arguments = "num_train_epochs: 1\nper_device_train_batch_size: 2\nbf16: true\nmax_steps: -1\n"
+    found = job(
+        tmp_path / "args.yaml", f"model_name_or_path: bigscience/bloom-560m\n{arguments}",
+        **{"method.kind": "full", "data.max_length": "512"},
+    )  # fmt: skip
+    assert found.today is not None
+    assert found.today.attention == "eager"
+    assert not any("cannot run" in w for w in estimate(found, fidelity="formula").warnings)
+
+
+def test_a_key_of_trls_configs_alone_makes_a_file_trls() -> None:
+    arguments = {"output_dir": "o", "per_device_train_batch_size": 2, "num_train_epochs": 1}
+    plain, own = detect(arguments, "a"), detect({**arguments, "completion_only_loss": True}, "a")
+    assert plain is not None
+    assert own is not None
+    assert (plain.name, own.name) == ("hf", "trl")
+
+
+def test_a_config_whose_flags_go_to_the_plain_trainer_is_no_sign(tmp_path: Path) -> None:
+    script = f"""\
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+from trl import RewardConfig
+(own,) = HfArgumentParser(RewardConfig).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1)
+rows = tokenizer(texts, truncation=True, max_length=256)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+    assert job(tmp_path / "sft.py", script).objective == "sft"
+    reward = script.replace("import RewardConfig", "import RewardConfig, RewardTrainer")
+    reward = reward.replace("Trainer(model", "RewardTrainer(model")
+    assert job(tmp_path / "sft.py", reward).objective == "reward"

@@ -33,6 +33,7 @@ from autotune.domain.units import parse_bytes, parse_seconds
 from autotune.evidence.learned.store import PLACE as LEARNED
 from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import plain_bill
+from autotune.space.requirements import family_has_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -280,7 +281,7 @@ def complete_config(stated: Mapping[str, KnobValue], job: Job, offer: Offer) -> 
         "num_dataloader_workers": 0,
         "prefetch_factor": 2,
         "pin_memory": not offer.device.is_cpu,
-        "attention": "eager" if job.model.attention_softcap else "sdpa",
+        "attention": "sdpa" if family_has_kernel(job, offer, "sdpa") else "eager",
         "sharding": "none" if offer.count == 1 else "ddp",
         **{name: value for name, value in stated.items() if name in KNOBS},
     }

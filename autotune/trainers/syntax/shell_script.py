@@ -78,10 +78,11 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
-        other = _STARTED_SHELL.search(text)
-        hint = f"it starts {other[1]}: give that script as JOB" if other else ""
+        own = name.rpartition("/")[2]
+        started = (m[1] for m in _STARTED_SHELL.finditer(text) if m[1].rpartition("/")[2] != own)
+        hint = 'give the command itself: --from-args "python train.py --..."'
         raise InputError(
-            msg, hint or 'give the command itself: --from-args "python train.py --..."'
+            msg, next((f"it starts {o}: give that script as JOB" for o in started), hint)
         )
     return found
 
