@@ -200,7 +200,9 @@ def _measured_fraction(
     return None
 
 
-HALF_RATE = 512.0  # [FLOP] of a unit in a clock: 1024 with fp32 sums on workstation boards
+# [FLOP] of a unit in a clock with fp32 sums, on the boards that a maker holds back: 1024 on other
+# boards of Ampere and Ada, 4096 on those of Hopper (an H20 has a quarter).
+HALF_RATE, HELD_BACK_HOPPER = 512.0, 1024.0
 FED_W = 250.0  # boards below it are limited by power all the same
 
 
@@ -222,13 +224,14 @@ def _class_ceiling(row: Mapping[str, str]) -> float:
 
 
 def _half_rate(row: Mapping[str, str]) -> bool:
-    """Whether 16-bit products with fp32 sums run at half the chip's rate, so that power suffices.
+    """Whether 16-bit products with fp32 sums run at half the chip's rate or less: power suffices.
 
     As on GeForce boards of the same chips, which were measured: an RTX 3090, 4090 or 5090 reaches
     its peak, an A6000 or L40S of the full rate three quarters of theirs.
     """
     rate = number(row, "fp16_flop_per_unit_clock", 0.0)
-    return rate == HALF_RATE and number(row, "tdp_w") >= FED_W
+    held = HELD_BACK_HOPPER if row["architecture"] == "hopper" else HALF_RATE
+    return rate == held and number(row, "tdp_w") >= FED_W
 
 
 _MAKERS = re.compile(r"\b(nvidia|geforce|tesla|amd|instinct|quadro)\b")

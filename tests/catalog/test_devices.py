@@ -98,6 +98,17 @@ def test_no_driver_name_stands_for_two_devices_of_the_same_memory() -> None:
         ("A10G", "a10g"),
         ("3090 Ti", "rtx-3090ti"),
         ("RTX 6000 Ada", "rtx-6000-ada"),
+        ("Quadro RTX 6000", "quadro-rtx-6000"),
+        ("RTX 3060", "rtx-3060"),
+        ("rtx3060-12gb", "rtx-3060"),
+        ("RTX 2060", "rtx-2060"),
+        ("4070 Ti Super", "rtx-4070ti-super"),
+        ("RTX 4060 Ti", "rtx-4060ti-8gb"),  # of two boards of one name the smaller
+        ("RTX 4060 Ti 16GB", "rtx-4060ti-16gb"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090-laptop"),
+        ("4090 mobile", "rtx-4090-laptop"),
+        ("DGX Spark", "gb10"),
+        ("H20", "h20"),
         ("mi300x", "mi300x"),
         ("cpu", "cpu"),
     ],
@@ -130,6 +141,10 @@ def test_nonsense_is_no_device(text: str) -> None:
         ("NVIDIA GeForce RTX 4090", 23.64 * GIB, "rtx-4090"),  # as torch reports it
         ("NVIDIA GeForce RTX 4090", 49140 * MIB, None),  # modified board
         ("NVIDIA GeForce RTX 2080 Ti", 22528 * MIB, None),
+        ("NVIDIA GeForce RTX 4060 Ti", 8188 * MIB, "rtx-4060ti-8gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", 16380 * MIB, "rtx-4060ti-16gb"),
+        ("NVIDIA GeForce RTX 3080", 12288 * MIB, "rtx-3080-12gb"),
+        ("NVIDIA GeForce RTX 3060", 8192 * MIB, None),  # the other board of this name
         ("NVIDIA A100-SXM4-40GB", 40536 * MIB, "a100-sxm4-40gb"),
         ("NVIDIA A100-SXM4-80GB", 81920 * MIB, "a100-sxm4-80gb"),
         ("NVIDIA RTX A6000", 46068 * MIB, "rtx-a6000"),  # ECC on

@@ -56,8 +56,8 @@ missing="$(missing_in "$PYTHON")"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
 
 mkdir -p "$OUTPUT_DIR"
-# all 2 checkpoints of the run are kept
-need_bytes=$(( 2 * 482783520 ))
+# 2 checkpoints are kept while one more is written
+need_bytes=$(( 3 * 482783520 ))
 free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
 if (( free_bytes < need_bytes )); then
   stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
