@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from builders import device, host, job, lora, model, software
+
 from autotune.domain.answer.recommendation import (
     Nearest,
     Recommendation,
@@ -12,42 +14,30 @@ from autotune.domain.answer.recommendation import (
     SearchRecord,
 )
 from autotune.domain.config import Config
-from autotune.domain.device import Device, Host, Offer
-from autotune.domain.job import Assumption, Job, Lengths, Limits, Method
-from autotune.domain.model import Model
+from autotune.domain.device import Offer
+from autotune.domain.job import Assumption, Lengths, Limits
 from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts
-from autotune.domain.software import Software
 from autotune.domain.units import GIB, HOUR_S
 
-DEVICE = Device(
-    name="h100-sxm", vendor="nvidia", aliases=("h100",), architecture="hopper",
-    compute_capability=9.0, form_factor="sxm", memory_driver_bytes=79.6 * GIB,
-    memory_torch_bytes=79.1 * GIB, memory_bandwidth_bytes_per_s=3.35e12, fp32_flop_per_s=67e12,
-    tf32_flop_per_s=494e12, fp16_flop_per_s=989e12, bf16_flop_per_s=989e12, int8_op_per_s=1979e12,
-    fp8_flop_per_s=1979e12, matmul_ceiling_fraction=0.8, matmul_ceiling_measured=True,
-    link_bytes_per_s=450e9, has_nvlink=True, pcie_bytes_per_s=52e9, sm_count=132, tdp_w=700,
-    release_year=2023, source="test",
+DEVICE = device(
+    "h100", name="h100-sxm", memory_driver_bytes=79.6 * GIB, memory_torch_bytes=79.1 * GIB,
+    has_nvlink=True,
 )  # fmt: skip
-HOST = Host(16, 128 * GIB, 16 * GIB, 100e9, 25e6, 1e9, 1e8)
+HOST = host(disk_bytes=100e9, checkpoint_write_bytes_per_s=25e6)
 OFFER = Offer(DEVICE, 1, 2.5, HOST, "job file", "2026-11-01")
 OTHER = Offer(replace(DEVICE, name="a100-sxm4-40gb"), 4, 4.8, HOST, "job file", None, spot=True)
-MODEL = Model(
-    name="meta-llama/Llama-3.1-8B", family="llama", architecture="LlamaForCausalLM", num_layers=32,
-    hidden_size=4096, num_attention_heads=32, num_kv_heads=8, head_dim=128,
-    intermediate_size=14336, vocab_size=128256, max_position_embeddings=131072, tied_head=False,
-    source="test",
+MODEL = model(
+    name="meta-llama/Llama-3.1-8B", num_layers=32, hidden_size=4096, num_attention_heads=32,
+    head_dim=128, intermediate_size=14336, vocab_size=128256, max_position_embeddings=131072,
 )  # fmt: skip
-SOFTWARE = Software(
-    "test", "2026-11-01", (2, 9, 0), (5, 23, 0), (1, 16, 0), (0, 21, 0), (1, 15, 0), None, None
-)
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-JOB = Job(
-    name="h100-38h", model=MODEL, method=Method("lora", "16bit", 64, 128.0, 0.05, TARGETS),
+SOFTWARE = software(torch=(2, 9, 0), flash_attn=None, bitsandbytes=None)
+JOB = job(
+    OFFER, OTHER, name="h100-38h", model=MODEL,
+    method=lora(MODEL, rank=64, alpha=128.0, dropout=0.05),
     rows=600_000, max_length=1024, lengths=Lengths((60.0, 220.0, 1024.0), 280.0, 1024, known=True),
-    padding="longest", pretokenized=False, storage="network", epochs=3.0, steps=225_000,
-    global_batch_size=8, evaluation=None,
+    pretokenized=False, storage="network", epochs=3.0, steps=225_000,
     limits=Limits(vram_headroom=0.08, max_lost_work_s=1800.0, deadline_s=24 * HOUR_S),
-    software=SOFTWARE, offers=(OFFER, OTHER),
+    software=SOFTWARE,
     assumed=(
         Assumption("data.lengths", "p50 220, p95 700", "the document states none"),
         Assumption("hardware.host.cores", "16", "usual for one H100"),

@@ -1,8 +1,8 @@
 """The bill: every candidate priced, and one of them as a full `Estimated`.
 
-In here: what the components' tables add up to (`StepWork`), the arrays of a bill, the parts and the
-interval of one candidate, what bounds it, its verdict, and when a longer start has paid for itself.
-Not in here: the components' formulas (`time`, `memory`) and how they are composed (`model`).
+In here: the arrays of a bill, the parts and the interval of one candidate, what bounds it, its
+verdict, and when a longer start has paid for itself. Not in here: the components' formulas (`time`,
+`memory`) and what they add up to (`work`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.columns import Table
 from autotune.cost.spread.fitting import memory_violation
-from autotune.cost.time import data
 from autotune.cost.time.checkpoint import interruptions_variance, saves
+from autotune.cost.work import Work, links_s, micro_steps
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import (
     COMPONENT_OF,
@@ -31,34 +30,14 @@ from autotune.domain.outcome import (
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
-    from autotune.cost.columns import FloatArray
+    from autotune.cost.columns import FloatArray, Tables
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.outcome import Basis, Bound, Verdict
 
     Indices = NDArray[np.intp]
-
-
-class Tables:
-    """The components' tables by name, each priced when something of it is first asked for."""
-
-    def __init__(self, price: Callable[[str], Table]) -> None:
-        """price: the table of a component."""
-        self._price = price
-        self._known: dict[str, Table] = {}
-
-    def __getitem__(self, name: str) -> Table:
-        if name not in self._known:
-            self._known[name] = self._price(name)
-        return self._known[name]
-
-    def at(self, rows: Indices) -> Tables:
-        """The same of some candidates."""
-        return Tables(lambda name: Table(self[name].outputs, self[name].row_of[rows]))
 
 
 @dataclass(frozen=True)
@@ -129,6 +108,11 @@ class Bill:
         """
         return self.tables["compute"].gather("unseen_device") * self.unmeasured_gain
 
+    @cached_property
+    def slow_log_sd(self) -> FloatArray:
+        """[n] log standard deviation of the durations on the side of longer runs."""
+        return slow_log_sd(self, np.arange(len(self)))
+
     @property
     def unmeasured_gain(self) -> FloatArray:
         """[n] a step without the gain of knobs that nobody measured, over the step; at least 1."""
@@ -169,22 +153,8 @@ class Bill:
 
 def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     """[s] the parts of the candidates at `at`, by the names of `TimeParts`."""
-    tables = bill.tables.at(at)
-    work = StepWork.of(bill.job, tables, bill.candidates.take(at))
-    steps = bill.steps[at]
-    checkpoint, startup = tables["checkpoint"], tables["startup"]
-    parts = {
-        "load": startup.gather("load_s"),
-        "prepare": tables["data"].gather("prepare_s"),
-        "compile": startup.gather("compile_s"),
-        "train": steps * (work.step_s - work.wait_s),
-        "data_wait": steps * work.wait_s + tables["data"].gather("first_batch_s"),
-        "evaluation": evaluations(bill.job, steps) * tables["evaluation"].gather("once_s"),
-        "checkpoint": saves(steps, bill.interval_steps[at]) * checkpoint.gather("save_s"),
-        "final_save": checkpoint.gather("final_save_s") * (bill.job.steps > 0),
-    }
-    total: FloatArray = np.sum(list(parts.values()), axis=0)
-    return {**parts, "lost_work": np.maximum(bill.duration_s[at] - total, 0.0)}
+    work = Work.of(bill.job, bill.tables.at(at), bill.candidates.take(at))
+    return work.parts(bill.interval_steps[at], bill.duration_s[at])
 
 
 def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
@@ -201,10 +171,8 @@ def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
         component = COMPONENT_OF[part]
         counted = seconds if part == "lost_work" else seconds * again
         found[component] = found.get(component, 0.0) + counted
-    links = bill.tables["collectives"]
     accumulation = micro_steps(bill.job, bill.candidates.take(at))
-    per_step, per_micro = links.gather("per_step_s")[at], links.gather("per_micro_s")[at]
-    of_links = again * bill.steps[at] * (accumulation * per_micro + per_step)
+    of_links = again * bill.steps[at] * links_s(bill.tables.at(at), accumulation)
     found["collectives"] = np.minimum(of_links, found["compute"])
     found["compute"] = found["compute"] - found["collectives"]
     return found
@@ -216,18 +184,30 @@ def duration_log_sd(bill: Bill, at: Indices) -> FloatArray:
     On a machine that may be taken back, the luck of how often is in it too.
     Source: derived: first-order error propagation over independent components.
     """
+    return _log_sds(bill, at)[0]
+
+
+def slow_log_sd(bill: Bill, at: Indices) -> FloatArray:
+    """The same on the side of longer runs, which a program that nobody measured makes wider."""
+    return _log_sds(bill, at)[1]
+
+
+def _log_sds(bill: Bill, at: Indices) -> tuple[FloatArray, FloatArray]:
+    """Both sides."""
     seconds = component_seconds(bill, at)
     variance = sum((s * bill.tables[c].gather("log_sd")[at]) ** 2 for c, s in seconds.items())
     duration = bill.duration_s[at]
-    startup = bill.tables["startup"]
+    startup, compute = bill.tables["startup"], bill.tables["compute"]
     luck = interruptions_variance(
         running_s=duration,
         interval_s=bill.interval_steps[at] * bill.step_s[at],
         interruptions_per_s=bill.tables["price"].gather("interruptions_per_s")[at],
         restart_s=(startup.gather("load_s") + startup.gather("compile_s"))[at],
     )
-    found: FloatArray = np.sqrt(variance + luck) / np.maximum(duration, 1e-9)
-    return found
+    fast: FloatArray = np.sqrt(variance + luck) / np.maximum(duration, 1e-9)
+    share = seconds["compute"] / np.maximum(duration, 1e-9)
+    more = share**2 * compute.gather("slow_variance")[at]
+    return fast, np.sqrt(np.maximum(fast**2 + more, 0.0))
 
 
 def step_log_sd(bill: Bill, *, slower: bool) -> FloatArray:
@@ -235,13 +215,6 @@ def step_log_sd(bill: Bill, *, slower: bool) -> FloatArray:
     outputs = bill.tables["compute"].outputs
     more = outputs["slow_variance"] if slower else 0.0
     return np.sqrt(np.maximum(outputs["log_sd"] ** 2 + more, 0.0))
-
-
-def slow_log_sd(bill: Bill, at: Indices) -> FloatArray:
-    """The same on the side of longer runs, which a program that nobody measured makes wider."""
-    share = component_seconds(bill, at)["compute"] / np.maximum(bill.duration_s[at], 1e-9)
-    more = share**2 * bill.tables["compute"].gather("slow_variance")[at]
-    return np.sqrt(np.maximum(duration_log_sd(bill, at) ** 2 + more, 0.0))
 
 
 def _step_bound(bill: Bill, i: int, accumulation: int) -> Bound:
@@ -276,8 +249,7 @@ def _estimate(bill: Bill, i: int) -> Estimated:
     peak = offer.device.peak_flop_per_s(config.precision) * count
     useful = bill.at("compute", "useful_flop_per_step", i)
     place = np.asarray([i])
-    fast = math.exp(Z90 * float(duration_log_sd(bill, place)[0]))
-    slow = math.exp(Z90 * float(slow_log_sd(bill, place)[0]))
+    fast, slow = (math.exp(Z90 * float(side[0])) for side in _log_sds(bill, place))
     duration = parts.total
     usd_per_s = offer.usd_per_s
     memory_parts = MemoryParts(
@@ -314,71 +286,6 @@ def _verdict(bill: Bill, i: int) -> Verdict:
     if bill.at("memory", "certain_oom", i) > 0:
         return "certain_oom"
     return "fits" if bill.memory_violation[i] <= 0 else "at_risk"
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """Seconds of one optimizer step and of what happens once, for every candidate. Shapes [n]."""
-
-    steps: FloatArray
-    step_s: FloatArray  # wall seconds of an optimizer step, data wait included
-    wait_s: FloatArray  # of which waiting for data
-    once_s: FloatArray  # load, prepare, compile, first batches, final save
-
-    @classmethod
-    def of(cls, job: Job, tables: Tables, candidates: Candidates) -> StepWork:
-        """Compose the step of every candidate from the components' tables. Shapes [n]."""
-        accumulation = micro_steps(job, candidates)
-        busy = tables["compute"].gather("micro_step_s") + tables["collectives"].gather(
-            "per_micro_s"
-        )
-        wait = data.wait_s(
-            busy_s=busy,
-            batch_s=tables["data"].gather("batch_s"),
-            workers=knob_values(candidates, "num_dataloader_workers"),
-        )
-        per_step = tables["compute"].gather("optimizer_s") + tables["collectives"].gather(
-            "per_step_s"
-        )
-        startup_table, data_table = tables["startup"], tables["data"]
-        once = (
-            startup_table.gather("load_s")
-            + startup_table.gather("compile_s")
-            + data_table.gather("prepare_s")
-            + data_table.gather("first_batch_s")
-            + tables["checkpoint"].gather("final_save_s") * (job.steps > 0)
-        )
-        return cls(
-            steps=tables["compute"].gather("steps"),
-            step_s=accumulation * (busy + wait) + per_step,
-            wait_s=accumulation * wait,
-            once_s=once,
-        )
-
-
-def knob_values(candidates: Candidates, name: str) -> FloatArray:
-    """[n] a numeric knob of every candidate."""
-    levels = np.asarray(candidates.levels[name], np.float64)
-    values: FloatArray = levels[candidates.codes[name]]
-    return values
-
-
-def micro_steps(job: Job, candidates: Candidates) -> FloatArray:
-    """[n] micro-steps of an optimizer step: what makes the global batch exactly."""
-    count = np.asarray([offer.count for offer in candidates.levels[OFFER]], np.float64)
-    rows = knob_values(candidates, "micro_batch_size") * count[candidates.codes[OFFER]]
-    return job.global_batch_size / rows
-
-
-def evaluations(job: Job, steps: FloatArray) -> FloatArray:
-    """[n] evaluations of the run: every so many steps, or once: no interval, or no training."""
-    plan = job.evaluation
-    if plan is None:
-        return np.zeros_like(steps)
-    if job.steps == 0:
-        return np.ones_like(steps)
-    while_training = np.floor(steps / plan.every_steps) if plan.every_steps > 0 else 1.0
-    return np.zeros_like(steps) + while_training + plan.at_start
 
 
 def break_even_steps(bill: Bill, on: int, off: int) -> float:

@@ -216,6 +216,24 @@ class Table:
         return self.outputs[name][self.row_of]
 
 
+class Tables:
+    """The components' tables by name, each priced when something of it is first asked for."""
+
+    def __init__(self, price: Callable[[str], Table]) -> None:
+        """price: the table of a component."""
+        self._price = price
+        self._known: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._known:
+            self._known[name] = self._price(name)
+        return self._known[name]
+
+    def at(self, rows: NDArray[np.intp]) -> Tables:
+        """The same of some candidates."""
+        return Tables(lambda name: Table(self[name].outputs, self[name].row_of[rows]))
+
+
 class _NoRows(dict[str, FloatArray]):
     """Outputs of a component when there is no candidate: whatever is asked for is empty."""
 

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.bill import micro_steps
 from autotune.cost.columns import Table
 from autotune.cost.constants import constants
+from autotune.cost.work import micro_steps
 from autotune.domain.candidates import OFFER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.cost.bill import Tables
-    from autotune.cost.columns import FloatArray, Outputs
+    from autotune.cost.columns import FloatArray, Outputs, Tables
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
     from autotune.domain.observation import MachineEffect, StepError

@@ -1,12 +1,6 @@
 """The model of the finished run's bill: components composed over candidates.
 
-    train       = steps x (accumulation x (micro-step + exposed gather) + optimizer + all-reduce)
-    data_wait   = steps x accumulation x what the loader cannot hide behind the micro-step
-    checkpoint  = saves x save seconds, at the interval of the closed form unless locked
-    lost_work   = expected work redone after interruptions (spot offers), and starting again where
-                  a run outlasts the longest session
-    evaluation, load, prepare, compile, final_save: once or by count
-    cost        = duration x price
+    cost        = duration x price; duration: `work`
 
 In here: which components there are, how they are composed, what calibration does to them, and the
 component of prices. Not in here: the components (`time`, `memory`), what a bill answers (`bill`).
@@ -19,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.bill import Bill, StepWork, Tables, evaluations, knob_values
-from autotune.cost.columns import Columns, Component, Outputs, Table, tabulate
+from autotune.cost.bill import Bill
+from autotune.cost.columns import Columns, Component, Outputs, Table, Tables, tabulate
 from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
+from autotune.cost.work import Work, knob_values
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
@@ -68,44 +63,15 @@ class CostModel:
     def price(self, candidates: Candidates) -> Bill:
         """The bill of every candidate. [n] candidates cost a few array passes."""
         job, tables = self.job, self._tables(candidates)
-        work = StepWork.of(job, tables, candidates)
-        save_s = tables["checkpoint"].gather("save_s")
-        rate = tables["price"].gather("interruptions_per_s")
-        locked = knob_values(candidates, "checkpoint_every_steps")
-        interval = checkpoint.young_daly_interval_steps(
-            step_s=work.step_s,
-            save_s=save_s,
-            steps=work.steps,
-            interruptions_per_s=rate,
-            max_lost_work_s=job.limits.max_lost_work_s,
-        )
-        interval = np.where(locked > 0, locked, interval)
+        work = Work.of(job, tables, candidates)
+        interval = work.interval_steps(job.limits)
+        duration = work.duration_s(job.limits, interval)
         limit, short = checkpoint.kept_on_disk(
             knob_values(candidates, "save_total_limit"),
             tables["checkpoint"].gather("bytes"),
             tables["checkpoint"].gather("disk_bytes"),
             checkpoint.saves(work.steps, interval),
         )
-        running = (
-            work.steps * work.step_s
-            + checkpoint.saves(work.steps, interval) * save_s
-            + work.once_s
-            + evaluations(job, work.steps) * tables["evaluation"].gather("once_s")
-        )
-        restart_s = tables["startup"].gather("load_s") + tables["startup"].gather("compile_s")
-        lost = checkpoint.lost_work_s(
-            running_s=running,
-            interval_s=interval * work.step_s,
-            interruptions_per_s=rate,
-            restart_s=restart_s,
-        )
-        again = checkpoint.resumed_s(
-            running_s=running + lost,
-            session_s=job.limits.max_session_s,
-            save_s=save_s,
-            restart_s=restart_s,
-        )
-        duration = running + lost + again
         return Bill(
             job=job,
             candidates=candidates,

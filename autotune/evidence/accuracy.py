@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autotune.cost.bill import micro_steps
 from autotune.cost.constants import KINDS, RESERVED_KINDS
+from autotune.cost.work import links_s, micro_steps
 from autotune.domain.candidates import by_job
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.cases import READ_AS, left_out_key
@@ -155,8 +155,7 @@ def with_memory(found: Prediction, own: Mapping[str, float]) -> Prediction:
 def _step_spread(bill: Bill) -> tuple[FloatArray, FloatArray]:
     """([n], [n]) log sd of a step on both sides: compute and communication err independently."""
     compute, links = bill.tables["compute"], bill.tables["collectives"]
-    per_step = micro_steps(bill.job, bill.candidates)
-    link_s = per_step * links.gather("per_micro_s") + links.gather("per_step_s")
+    link_s = links_s(bill.tables, micro_steps(bill.job, bill.candidates))
     share = np.clip(link_s / np.maximum(bill.step_s, 1e-12), 0.0, 1.0)
     spread: FloatArray = np.hypot(
         (1 - share) * compute.gather("log_sd"), share * links.gather("log_sd")

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.bill import evaluations, knob_values, step_log_sd
+from autotune.cost.bill import step_log_sd
 from autotune.cost.memory import component as memory
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
+from autotune.cost.work import Work, links_s
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.search.alternatives import neighbours, proposal_order
@@ -74,7 +75,7 @@ class BilledCandidates:
         """Keep the bill and its parameters; objective: dollars or seconds."""
         self.bill, self.space, self.objective = bill, space, objective
         self.limit = bill.usable_bytes
-        self._last: tuple[Indices, dict[str, FloatArray]] | None = None
+        self._last: tuple[Indices, Work] | None = None
 
     def __len__(self) -> int:
         return len(self.bill)
@@ -147,63 +148,33 @@ class BilledCandidates:
         return columns, dimensions
 
     @cached_property
-    def _gathered(self) -> dict[str, FloatArray]:
-        """[n] what the objective is composed of."""
-        tables, candidates = self.bill.tables, self.bill.candidates
-        micro = knob_values(candidates, "micro_batch_size")
-        count = np.asarray([o.count for o in candidates.levels[OFFER]], np.float64)
-        busy = tables["compute"].gather("micro_step_s") + tables["collectives"].gather(
-            "per_micro_s"
-        )
-        late = tables["compute"].gather("optimizer_s") + tables["collectives"].gather("per_step_s")
-        steps = tables["compute"].gather("steps")
-        once = (
-            tables["startup"].gather("load_s")
-            + tables["data"].gather("prepare_s")
-            + tables["data"].gather("first_batch_s")
-        )
-        return {
-            "accumulation": self.bill.job.global_batch_size
-            / (micro * count[candidates.codes[OFFER]]),
-            "busy": busy,
-            "late": late,
-            "batch": tables["data"].gather("batch_s"),
-            "workers": knob_values(candidates, "num_dataloader_workers"),
-            "steps": steps,
-            "once": once,
-            "evaluation": tables["evaluation"].gather("once_s"),
-            "evaluations": np.asarray(evaluations(self.bill.job, steps), np.float64),
-            "save": tables["checkpoint"].gather("save_s"),
-            "final": tables["checkpoint"].gather("final_save_s") * (self.bill.job.steps > 0),
-            "load": tables["startup"].gather("load_s"),
-            "compile": tables["startup"].gather("compile_s"),
-            "rate": tables["price"].gather("interruptions_per_s"),
-            "price": tables["price"].gather("usd_per_hour"),
-            "locked": knob_values(candidates, "checkpoint_every_steps"),
-        }
+    def _work(self) -> Work:
+        """What the objective is composed of."""
+        return Work.of(self.bill.job, self.bill.tables, self.bill.candidates)
+
+    @cached_property
+    def _usd_per_hour(self) -> FloatArray:
+        return self.bill.tables["price"].gather("usd_per_hour")
 
     @cached_property
     def _predicted(self) -> dict[str, FloatArray]:
-        g = self._gathered
+        work = self._work
         return {
-            "compute": g["accumulation"] * g["busy"] + g["late"],
-            "data": g["batch"],
-            "save": g["save"],
-            "compile": g["compile"],
-            "evaluation": g["evaluation"] * (g["evaluations"] > 0),
+            "compute": work.accumulation * work.busy_s + work.per_step_s,
+            "data": work.batch_s,
+            "save": work.save_s,
+            "compile": work.compile_s,
+            "evaluation": work.evaluation_s * (work.evaluations > 0),
             MEMORY: self.bill.memory_bytes,
         }
 
     @cached_property
     def _summands(self) -> dict[str, FloatArray]:
         """[n] s of an optimizer step: computing, communication, optimizer."""
-        tables, accumulation = self.bill.tables, self._gathered["accumulation"]
-        collectives_s = accumulation * tables["collectives"].gather("per_micro_s") + tables[
-            "collectives"
-        ].gather("per_step_s")
+        tables, accumulation = self.bill.tables, self._work.accumulation
         return {
             "computing": accumulation * tables["compute"].gather("micro_step_s"),
-            "communication": collectives_s,
+            "communication": links_s(tables, accumulation),
             "optimizer": tables["compute"].gather("optimizer_s"),
         }
 
@@ -212,7 +183,7 @@ class BilledCandidates:
         duration = self._duration_s(factors, at)
         if self._score != "cost_usd":
             return duration
-        return duration / 3600.0 * self._at(at)["price"]
+        return duration / 3600.0 * self._usd_per_hour[at]
 
     @cached_property
     def _score(self) -> str:
@@ -238,7 +209,7 @@ class BilledCandidates:
             if limit:
                 found[name] = _log_over(duration, limit)
         if limits.budget_usd:
-            cost = duration / 3600.0 * self._at(at)["price"]
+            cost = duration / 3600.0 * self._usd_per_hour[at]
             found["budget"] = _log_over(cost, limits.budget_usd)
         return found
 
@@ -248,38 +219,11 @@ class BilledCandidates:
         return np.log1p(np.maximum(disk, -0.99)) if (disk > 0).any() else None
 
     def _duration_s(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
-        """[s] The composition of `cost.model`; the checkpoint interval in closed form again."""
-        g = self._at(at)
-        busy = g["busy"] * factors["compute"]
-        wait = data.wait_s(busy_s=busy, batch_s=g["batch"] * factors["data"], workers=g["workers"])
-        step = g["accumulation"] * (busy + wait) + g["late"] * factors["compute"]
-        save, compiling = g["save"] * factors["save"], g["compile"] * factors["compile"]
-        interval = checkpoint.young_daly_interval_steps(
-            step_s=step, save_s=save, steps=g["steps"], interruptions_per_s=g["rate"],
-            max_lost_work_s=self.bill.job.limits.max_lost_work_s,
-        )  # fmt: skip
-        interval = np.where(g["locked"] > 0, g["locked"], interval)
-        running = (
-            g["steps"] * step + checkpoint.saves(g["steps"], interval) * save + g["once"]
-            + compiling + g["final"] * factors["save"] + g["evaluations"] * g["evaluation"]
-            * factors.get("evaluation", 1.0)
-        )  # fmt: skip
-        lost = checkpoint.lost_work_s(
-            running_s=running, interval_s=interval * step, interruptions_per_s=g["rate"],
-            restart_s=g["load"] + compiling,
-        )  # fmt: skip
-        again = checkpoint.resumed_s(
-            running_s=running + lost, session_s=self.bill.job.limits.max_session_s, save_s=save,
-            restart_s=g["load"] + compiling,
-        )  # fmt: skip
-        duration: FloatArray = running + lost + again
-        return duration
-
-    def _at(self, at: Indices) -> dict[str, FloatArray]:
-        """`_gathered` of some candidates; the last ones are kept: they are asked for again."""
-        if self._last is None or self._last[0] is not at:
-            self._last = (at, {name: values[at] for name, values in self._gathered.items()})
-        return self._last[1]
+        """[s] The run with its parts so many times as long, its saves as far apart as is best."""
+        if self._last is None or self._last[0] is not at:  # the same are asked for again
+            self._last = (at, self._work.at(at))
+        limits, work = self.bill.job.limits, self._last[1].times(factors)
+        return work.duration_s(limits, work.interval_steps(limits))
 
     def params(self, index: int) -> dict[str, Any]:
         """The parameters of a candidate."""

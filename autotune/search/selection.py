@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autotune.cost.bill import slow_log_sd
 from autotune.cost.spread.joint import difference_log_sd, loadings
 from autotune.domain.answer.limits import standard
 from autotune.domain.candidates import OFFER
@@ -195,8 +194,7 @@ def excess(bill: Bill, limits: Limits) -> FloatArray:
     found = np.full(len(bill), -np.inf)
     if not limits.stated:
         return found
-    spread = slow_log_sd(bill, np.arange(len(bill)))
-    grow = np.exp(standard(limits.confidence) * spread) * bill.unmeasured_gain
+    grow = np.exp(standard(limits.confidence) * bill.slow_log_sd) * bill.unmeasured_gain
     held = {DEADLINE: bill.duration_s * grow, BUDGET: bill.cost_usd * grow}
     held[SESSION] = held[DEADLINE]
     for name, limit in limits.stated:

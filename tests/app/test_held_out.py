@@ -9,8 +9,8 @@ import pytest
 
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.export import export
-from autotune.cost.bill import evaluations
 from autotune.cost.memory.states import sizes, weight_bytes
+from autotune.cost.work import evaluations
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 

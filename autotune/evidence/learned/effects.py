@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.bill import micro_steps
 from autotune.cost.learned import (
     STEP,
     WIDEST,
@@ -40,6 +39,7 @@ from autotune.cost.learned import (
     tokens_of,
     unsettled,
 )
+from autotune.cost.work import micro_steps
 from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepError
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused
