@@ -19,10 +19,8 @@ from autotune.domain.job import Assumption, Lengths, Limits
 from autotune.domain.outcome import Estimated, MemoryParts, Spread, TimeParts
 from autotune.domain.units import GIB, HOUR_S
 
-DEVICE = device(
-    "h100", name="h100-sxm", memory_driver_bytes=79.6 * GIB, memory_torch_bytes=79.1 * GIB,
-    has_nvlink=True,
-)  # fmt: skip
+H100 = device("h100", memory_driver_bytes=79.6 * GIB, memory_torch_bytes=79.1 * GIB)
+DEVICE = replace(H100, name="h100-sxm", has_nvlink=True)
 HOST = host(disk_bytes=100e9, checkpoint_write_bytes_per_s=25e6)
 OFFER = Offer(DEVICE, 1, 2.5, HOST, "job file", "2026-11-01")
 OTHER = Offer(replace(DEVICE, name="a100-sxm4-40gb"), 4, 4.8, HOST, "job file", None, spot=True)
