@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from autotune.app.hardware.offers import offer_of
 from autotune.catalog.devices import find_device, find_machine
 from autotune.catalog.files import kept_at_home
+from autotune.catalog.software import NO_SDPA
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Batch
@@ -33,7 +34,6 @@ from autotune.domain.units import parse_bytes, parse_seconds
 from autotune.evidence.learned.store import PLACE as LEARNED
 from autotune.evidence.runs_seen import with_verified
 from autotune.pricing import plain_bill
-from autotune.space.requirements import family_has_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -272,6 +272,7 @@ def complete_config(stated: Mapping[str, KnobValue], job: Job, offer: Offer) -> 
     """
     micro, accumulation = _split(stated, job.global_batch_size, offer.count)
     every = int(stated.get("checkpoint_every_steps", SAVE_STEPS))
+    own = job.model.family in NO_SDPA  # code of the family's own, as written out
     knobs: dict[str, KnobValue] = {
         "micro_batch_size": micro,
         "gradient_accumulation_steps": accumulation,
@@ -281,7 +282,7 @@ def complete_config(stated: Mapping[str, KnobValue], job: Job, offer: Offer) -> 
         "num_dataloader_workers": 0,
         "prefetch_factor": 2,
         "pin_memory": not offer.device.is_cpu,
-        "attention": "sdpa" if family_has_kernel(job, offer, "sdpa") else "eager",
+        "attention": "eager" if job.model.attention_softcap or own else "sdpa",
         "sharding": "none" if offer.count == 1 else "ddp",
         **{name: value for name, value in stated.items() if name in KNOBS},
     }

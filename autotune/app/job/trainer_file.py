@@ -21,7 +21,6 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
-from autotune.trainers.syntax.notebook import page_of
 from autotune.trainers.syntax.task import script_in
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Docume
             return command_document(launch, overrides, path.with_suffix(".sh"), str(path))
         return python_document(script, path.with_suffix(".py"), overrides, str(path))
     if kind in PAGES:
+        from autotune.trainers.syntax.notebook import page_of
+
         return command_document(page_of(text), overrides, path.with_suffix(".sh"), str(path))
     if kind in SHELL:
         return command_document(text, overrides, path)
