@@ -130,6 +130,12 @@ def validation(fitted_once: None, tmp_path_factory: pytest.TempPathFactory) -> A
     return once_a_run(tmp_path_factory.getbasetemp(), "validation", run_validation)
 
 
+@pytest.fixture
+def validated_once(validation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`autotune validate` of the shipped rows prints what that one run of it found."""
+    monkeypatch.setattr("autotune.app.validate.run_validation", lambda *_: validation)
+
+
 @pytest.fixture(scope="session")
 def case_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of case A, tuned without any verified run; nobody writes into it."""

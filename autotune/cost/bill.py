@@ -146,9 +146,12 @@ class Bill:
         """[s] the parts of candidate `index`; they sum to its duration."""
         return TimeParts(**{n: float(s[0]) for n, s in _parts(self, np.asarray([index])).items()})
 
-    def estimate(self, index: int) -> Estimated:
-        """Candidate `index` as a full Estimated, with its breakdowns and intervals."""
-        return _estimate(self, index)
+    def estimate(self, index: int, *, spread: bool = True) -> Estimated:
+        """Candidate `index` as a full Estimated, with its breakdowns and intervals.
+
+        spread: False where nobody reads how far its time may be off.
+        """
+        return _estimate(self, index, spread=spread)
 
 
 def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
@@ -229,7 +232,7 @@ def _step_bound(bill: Bill, i: int, accumulation: int) -> Bound:
     return max(terms, key=lambda name: terms[name])
 
 
-def _estimate(bill: Bill, i: int) -> Estimated:
+def _estimate(bill: Bill, i: int, *, spread: bool) -> Estimated:
     """Candidate `i` with its breakdowns and its 80 % intervals."""
     offer = bill.candidates.offer(i)
     parts = bill.time_parts(i)
@@ -249,7 +252,8 @@ def _estimate(bill: Bill, i: int) -> Estimated:
     peak = offer.device.peak_flop_per_s(config.precision) * count
     useful = bill.at("compute", "useful_flop_per_step", i)
     place = np.asarray([i])
-    fast, slow = (math.exp(Z90 * float(side[0])) for side in _log_sds(bill, place))
+    sides = _log_sds(bill, place) if spread else np.zeros((2, 1))
+    fast, slow = (math.exp(Z90 * float(side[0])) for side in sides)
     duration = parts.total
     usd_per_s = offer.usd_per_s
     memory_parts = MemoryParts(

@@ -103,10 +103,8 @@ class Columns:
     @classmethod
     def stacked(cls, parts: Sequence[Columns]) -> Columns:
         """The rows of each, one after the other. All have columns of the same names."""
-        values = {
-            name: Coded.joined([part._values[name] for part in parts])  # noqa: SLF001 - its own
-            for name in parts[0]._values  # noqa: SLF001
-        }
+        first = parts[0]._values  # noqa: SLF001 - its own
+        values = {n: Coded.joined([each._values[n] for each in parts]) for n in first}  # noqa: SLF001
         return cls(values, sum(part.rows for part in parts))
 
     def _column(self, name: str) -> Coded:
@@ -344,10 +342,10 @@ class KeptTables:
         key = (component.price, columns.signature(_BY_IDENTITY))
         if key not in tables:
             made = component.price(job, columns)
-            for array in made.values():
+            for array in dict.values(made):  # what is priced later is read-only from the start
                 array.flags.writeable = False
             tables[key] = made, columns  # the columns keep alive what the key names by identity
-        return dict(tables[key][0])
+        return tables[key][0]
 
     def _of(self, job: Job) -> _Tables:
         for known in reversed(self._jobs):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.outputs import Later, joined, split
 from autotune.domain.config import KNOBS
 
 if TYPE_CHECKING:
@@ -42,16 +43,14 @@ def under_each(
     """The same component, each row under the software that its `kernels` makes."""
 
     def priced(job: Job, columns: Columns) -> Outputs:
-        found: Outputs = {}
+        parts: list[tuple[BoolArray, Outputs]] = []
         for value in KNOBS[KNOB].choices:
             here = columns.equals(KNOB, value)
             if here.all():
                 return price(running(job, value), columns)
-            if not here.any():
-                continue
-            for name, own in price(running(job, value), columns.where(here)).items():
-                found.setdefault(name, np.zeros(columns.rows))[here] = own
-        return found
+            if here.any():
+                parts.append((here, price(running(job, value), columns.where(here))))
+        return joined(columns.rows, parts)
 
     return priced
 
@@ -90,10 +89,14 @@ def with_doubt(
         slower[unknown] = np.maximum(plain_s / found["micro_step_s"][unknown], 1.0)
         kept = slower ** (1.0 - GAINED)  # of the gain that does not come true
         doubt = np.where(unknown, LEAST_DOUBT + np.log(slower / kept), 0.0)
-        for name in ("log_sd", "knob_log_sd"):
-            found[name] = np.hypot(found[name], doubt)
-        found["micro_step_s"] = found["micro_step_s"] * kept
-        found["unmeasured_gain"] = found["unmeasured_gain"] * slower / kept
-        return found
+        now, later = split(found)
+        now["micro_step_s"] = now["micro_step_s"] * kept
+        now["unmeasured_gain"] = now["unmeasured_gain"] * slower / kept
+
+        def spreads() -> Outputs:
+            doubted = {n: np.hypot(found[n], doubt) for n in ("log_sd", "knob_log_sd")}
+            return {name: found[name] for name in later} | doubted
+
+        return Later(now, later, spreads)
 
     return priced

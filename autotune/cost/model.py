@@ -109,7 +109,9 @@ class CostModel:
         factor = self.calibration.factors.get(component, 1.0)
         if component == memory.COMPONENT.name:
             return self._remembered(table, factor)
-        outputs = type(table.outputs)(table.outputs)
+        if factor == 1.0 and component not in self.calibration.log_sds:
+            return table
+        outputs = dict(table.outputs) if len(table.row_of) else table.outputs
         if factor != 1.0:
             for name, array in table.outputs.items():
                 if name.endswith("_s"):

@@ -52,16 +52,22 @@ def test_names_are_not_cut_into_syllables_beside_numbers(tmp_path: Path) -> None
         "estimate jobs/h100_38h.yaml --fidelity formula --verbose",
         "plan jobs/campaigns/a100_llama7b.yaml --verbose",
         "compare jobs/h100_38h.yaml --gpu h100,a100-80gb",
-        "validate",
     ],
-)  # fmt: skip
+)
 def test_no_figure_and_no_setting_is_cut_at_forty_columns(tmp_path: Path, words: str) -> None:
+    assert cut(tmp_path, *words.split()) == []
+
+
+@pytest.mark.usefixtures("validated_once")
+def test_no_figure_of_the_validation_is_cut_at_forty_columns(tmp_path: Path) -> None:
+    assert cut(tmp_path, "validate") == []
+
+
+def cut(home: Path, *words: str) -> list[str]:
+    """Figures and settings of a wide screen that a narrow one lacks."""
     narrow, wide = (
-        re.findall(
-            r"[$+-]?\d[\d.,]*\d%?|\w+_\w+",
-            typed(*words.split(), home=tmp_path, COLUMNS=each).stdout,
-        )
+        re.findall(r"[$+-]?\d[\d.,]*\d%?|\w+_\w+", typed(*words, home=home, COLUMNS=each).stdout)
         for each in (str(WIDTH), "120")
     )
     assert len(wide) > 20
-    assert [each for each in wide if each not in set(narrow)] == []
+    return [each for each in wide if each not in set(narrow)]

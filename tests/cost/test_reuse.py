@@ -11,6 +11,7 @@ import pytest
 from autotune.cost import model as cost_model
 from autotune.cost.columns import JOBS, reusing_tables
 from autotune.cost.model import CostModel
+from autotune.cost.time import compute
 from autotune.domain.candidates import Candidates
 from autotune.domain.observation import Calibration
 
@@ -60,6 +61,36 @@ def test_the_same_question_is_priced_once_whatever_is_locked(
     assert sorted(priced_rows) == sorted(component.name for component in cost_model.COMPONENTS)
     assert same(first, CostModel(job).price(one))
     assert same(second, CostModel(again, FASTER).price(one))
+
+
+@pytest.mark.parametrize("kernels", [("none",), ("none", "liger"), ("liger", "chunked_loss")])
+def test_how_far_a_step_may_be_off_is_priced_once_and_only_where_it_is_read(
+    lab: Any, kernels: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    real = compute.log_sd
+
+    def counted(job: Job, columns: Any, *rest: Any) -> Any:
+        asked.append(columns.rows)
+        return real(job, columns, *rest)
+
+    monkeypatch.setattr(compute, "log_sd", counted)
+    job, offer = lab.job(MODEL, lab.lora()), lab.offer("h100-sxm")
+    some = Candidates.of([(offer, lab.config(kernels=each)) for each in kernels])
+    with reusing_tables():
+        bill = CostModel(job).price(some)
+        rough = bill.estimate(0, spread=False)
+        assert rough.duration_s.p10 == rough.duration_s.p50 == rough.duration_s.p90
+        assert "slow_variance" in bill.tables["compute"].outputs
+        assert not asked
+        sure = CostModel(job).price(some).estimate(0)
+        assert bill.estimate(0) == sure
+        assert sum(asked) == len(kernels)
+    assert sure.duration_s.p10 < sure.duration_s.p50 == rough.duration_s.p50 < sure.duration_s.p90
+    outputs = bill.tables["compute"].outputs
+    assert {*compute.SPREADS, "unmeasured_gain"} <= {*dict(outputs)} == {*outputs.keys()}
+    with pytest.raises(KeyError):
+        outputs["no such output"]
 
 
 def test_memory_is_priced_when_it_is_asked_for(lab: Any, priced_rows: list[str]) -> None:

@@ -238,7 +238,8 @@ class _Asked:
                 told.append(None)
                 continue
             over = bill.ram_short_bytes if self._short(change) == "ram" else bill.disk_short_bytes
-            found = self._told(change, bill.estimate(index), float(over[index]))
+            best = bill.estimate(index, spread=False)
+            found = self._told(change, best, float(over[index]))
             told.append(found if found.change else None)
         return told
 
@@ -386,5 +387,6 @@ def _cheapest(bill: Bill, objective: Objective) -> list[Estimated]:
     for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
         own = bill.take(fits[offers[fits] == code], bill.job)
         index = best_index(own, objective, bill.job.limits).index
-        found += [] if index is None else [own.estimate(index)]
+        asked = bool(bill.job.limits.stated)
+        found += [] if index is None else [own.estimate(index, spread=asked)]
     return found

@@ -23,6 +23,7 @@ from autotune.cost.batches import optimizer_steps, real_tokens_per_row, waited_l
 from autotune.cost.columns import Columns, Component, Outputs
 from autotune.cost.constants import constants, offset_factor
 from autotune.cost.fused_kernels import with_doubt
+from autotune.cost.outputs import Later
 from autotune.cost.spread.uncertainty import (
     compile_is_known,
     compile_variance,
@@ -48,6 +49,8 @@ READS = (
     "length_grouping", "kernels", "offload",
 )  # fmt: skip
 
+SPREADS = ("log_sd", "slow_variance", "knob_log_sd", "job_log_sd")
+
 
 def price_compute(job: Job, columns: Columns) -> Outputs:
     """[s] micro-step, optimizer and their terms; tokens and FLOP of a step over all devices.
@@ -71,14 +74,21 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     outputs["useful_flop_per_step"] = (
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
-    outputs["log_sd"] = log_sd(job, columns, terms)
-    outputs["slow_variance"] = slow_variance(job, columns)  # on the side of slower, beside it
-    unsettled = compile_variance(job, columns) + lever_variance(job, columns)
-    outputs["knob_log_sd"] = np.sqrt(unsettled)  # no measured step settles it
-    outputs["job_log_sd"] = job_log_sd(job, columns)
     outputs["unseen_device"] = unseen_device(columns)
     outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
-    return outputs
+    return Later(outputs, SPREADS, lambda: _spreads(job, columns, terms))
+
+
+def _spreads(job: Job, columns: Columns, terms: StepTerms) -> Outputs:
+    """How far the step may be off: few of the candidates that are priced are asked."""
+    unsettled = compile_variance(job, columns) + lever_variance(job, columns)
+    own = (
+        log_sd(job, columns, terms),
+        slow_variance(job, columns),  # on the side of slower, beside it
+        np.sqrt(unsettled),  # no measured step settles it
+        job_log_sd(job, columns),
+    )
+    return dict(zip(SPREADS, own, strict=True))
 
 
 def _scored_s(job: Job, columns: Columns) -> FloatArray:
