@@ -6,11 +6,18 @@ and taken as the product takes it where nobody says it. A fit that has not seen 
 predicts the run with the fact and without it. What the two predictions differ by is what saying
 nothing costs: its median, whether the default leans to one side; its ends, how far off one may be.
 The interval is the product's: sized on the other sources, and as wide as what is then assumed makes
-it (`cost.spread.unsaid`). Of memory, the same of peaks; their interval is not wider for it.
+it (`cost.spread.unsaid`). Of memory, the same of peaks, whose interval is that of a mixture; last
+what the interval of the settings as listed would hold. Then runs whose end is known: of those that
+are said to fit with 0.9 and more, how many ran out, with the settings as listed and over what is
+open; and the mean of P(fits), which is right where as many fitted.
 
 A fact is hidden of each run that states it, also where the default is what ran. Sources weigh the
 same in every column, and within one its groups of model and device: what strangers leave out
 follows people, not rows.
+
+What `estimate` prices is a run that stands as it is: all of these are facts of it. `tune` decides
+the micro-batch, checkpointing, attention, precision, optimizer and sharing, and writes them down:
+of its answers they are never open.
 
 Does not cover: facts that no run of the record states (the host's processor, limits of power), and
 how often people leave out a fact where it is not what they expect.
@@ -20,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections import defaultdict
 from dataclasses import asdict, replace
@@ -31,12 +39,16 @@ from autotune.app.dataset.lengths import all_at_maximum
 from autotune.app.job.evidence import complete_config
 from autotune.app.job.method import RANK
 from autotune.catalog.software import INSTALLABLE, find_software, loss_kind
+from autotune.cost.columns import tabulate
+from autotune.cost.memory.component import COMPONENT
 from autotune.cost.parameters import resolve_targets
+from autotune.domain.candidates import by_job
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.domain.outcome import Z90
-from autotune.evidence.accuracy import predict, residuals, with_memory
+from autotune.evidence.accuracy import OUTPUTS, Prediction, residuals, with_memory
 from autotune.evidence.cases import (
+    READ_AS,
     equal_weights,
     left_out_key,
     memory_cases,
@@ -51,7 +63,6 @@ from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.record.training import CHECKPOINTING_TRAINERS
 from autotune.frozen import dataclass
-from autotune.pricing import plain_bill
 from autotune.trainers.hf.read import HF_DEFAULTS, TRL_DEFAULTS, TRL_MAX_LENGTH
 
 if TYPE_CHECKING:
@@ -62,6 +73,7 @@ if TYPE_CHECKING:
 
 EVERYTHING = "all of these"
 SAME = 0.005  # [log] a step this near is the same step
+SURE, HOPELESS = 0.9, 0.1  # P(fits) of runs that are said to fit, and of those that are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,29 @@ class Cost:
     above: float
     width: float  # median of p90 over p10 of the hidden run's interval
     width_before: float
+    hidden_inside: float = math.nan  # of the hidden run, in the interval of the settings as listed
+
+
+@dataclass(frozen=True, slots=True)
+class Sure:
+    """Verdicts with a fact hidden: rows that are said to fit with 0.9 and more, and what they did.
+
+    First with the settings as listed, then over what is open. mean: of P(fits); fitted: the share.
+    """
+
+    fact: str
+    rows: int
+    fitted: float
+    listed_sure: int
+    listed_ran_out: int
+    listed_mean: float
+    sure: int
+    ran_out: int
+    mean: float
+    hopeless: int  # said to fit with less than 0.1
+    hopeless_fitted: int
+    listed_hopeless: int
+    listed_hopeless_fitted: int
 
 
 def _assuming(case: MeasuredCase, key: str, why: str = "not stated", **job: Any) -> MeasuredCase:  # noqa: ANN401 - fields of a job
@@ -188,7 +223,8 @@ def without_base(case: MeasuredCase) -> MeasuredCase | None:
     """Weights in 16 bit; who quantises says so."""
     if case.job.method.is_quantised:
         return None
-    return _assuming(case, "method.base", method=replace(case.job.method, base="16bit"))
+    own, unsaid = replace(case.job.method, base="16bit"), (*case.job.unsaid, "method.base")
+    return _assuming(case, "method.base", method=own, unsaid=unsaid)
 
 
 def without_adapters(case: MeasuredCase) -> MeasuredCase | None:
@@ -247,6 +283,7 @@ class Seen:
     fast_sd: FloatArray
     slow_sd: FloatArray
     measured: FloatArray
+    listed_sd: FloatArray  # of the settings as listed, where a mixture stands for them
 
 
 def said_of(cases: Sequence[MeasuredCase], model: Any, spreads: Any) -> Seen:  # noqa: ANN401 - a fit and its spreads
@@ -255,7 +292,7 @@ def said_of(cases: Sequence[MeasuredCase], model: Any, spreads: Any) -> Seen:  #
     rows = predicted_by(model, steps, source_of)
     return Seen(
         tuple(cases), np.log(rows.predicted_s), rows.log_sd(spreads), rows.slow_log_sd(spreads),
-        np.log(steps.seconds),
+        np.log(steps.seconds), rows.log_sd(spreads),
     )  # fmt: skip
 
 
@@ -299,22 +336,76 @@ def judged_memory(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -
             both = [(case, less) for case in own if (less := hidden(case, fact)) is not None]
             if both:
                 told = _peaks([case for case, _ in both], unseen)
-                moved = [_peaks([each], None).log_said[0] for pair in both for each in pair]
-                ratio = np.asarray(moved[1::2]) - np.asarray(moved[::2])
-                untold = replace(told, log_said=told.log_said + ratio)
-                pairs[fact].append((told, untold))
+                one, other = ([_peaks([pair[side]], None) for pair in both] for side in (0, 1))
+                pairs[fact].append((told, _hidden(told, one, other)))
     return {fact: _cost(fact, pairs[fact]) for fact in facts if pairs[fact]}
+
+
+def _hidden(told: Seen, one: Sequence[Seen], other: Sequence[Seen]) -> Seen:
+    """What is said without a fact: the left-out fit's, moved and widened as the shipped one is."""
+    of = {name: np.asarray([getattr(x, name)[0] for x in other]) for name in MOVED}
+    ratio = of["log_said"] - np.asarray([x.log_said[0] for x in one])
+    wider = {
+        name: np.sqrt(np.maximum(told.listed_sd**2 + of[name] ** 2 - of["listed_sd"] ** 2, 0.0))
+        for name in ("fast_sd", "slow_sd")
+    }
+    return replace(told, log_said=told.log_said + ratio, **wider)
+
+
+MOVED = ("log_said", "fast_sd", "slow_sd", "listed_sd")
+
+
+def remembered(cases: Sequence[MeasuredCase]) -> dict[str, Prediction]:
+    """What `predict` says of memory, without pricing the time."""
+    found = {}
+    for places, candidates in by_job(list(cases)):
+        job = cases[places[0]].job
+        table = tabulate(COMPONENT, job, candidates)
+        values = {name: table.gather(name) for name in (*OUTPUTS, "usable", "fits_probability")}
+        for i, place in enumerate(places):
+            own = {name: float(each[i]) for name, each in values.items()}
+            found[cases[place].id] = with_memory(Prediction(0.0, 0.0), own)
+    return found
 
 
 def _peaks(cases: Sequence[MeasuredCase], unseen: Mapping[str, Any] | None) -> Seen:
     """Peaks as the shipped model says them, or as a fit without the source does."""
-    found = predict(cases, plain_bill)
+    found = remembered(cases)
     if unseen is not None:
         found = {name: with_memory(own, unseen[name]) for name, own in found.items()}
     own = [x for x in residuals(cases, found) if x.observation is x.case.peak]
-    sd = np.asarray([each.log_sd for each in own])
+    less, more = (np.asarray(side) for side in zip(*(x.sides for x in own), strict=True))
+    listed = np.asarray([found[x.case.id].listed_sd(READ_AS[x.kind]) for x in own])
     said, read = (np.log([getattr(x, name) for x in own]) for name in ("predicted", "actual"))
-    return Seen(tuple(x.case for x in own), said, sd, sd, read)
+    return Seen(tuple(x.case for x in own), said, less, more, read, listed)
+
+
+def judged_verdicts(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -> list[Sure]:
+    """P(fits) of the runs whose end is known, with each fact hidden."""
+    rows = [case for case in memory_cases(cases) if case.teaches_memory]
+    found = []
+    for fact in facts:
+        hid = [less for case in rows if (less := hidden(case, fact)) is not None]
+        if not hid:
+            continue
+        out = np.asarray([case.oom for case in hid])
+        of_each = remembered(hid)
+        said = [of_each[case.id] for case in hid]
+        over, listed = (
+            np.asarray([getattr(x, name) for x in said])
+            for name in ("fits_probability", "fits_as_listed")
+        )
+        found.append(
+            Sure(
+                fact, len(hid), float(np.mean(~out)),
+                int(np.sum(listed >= SURE)), int(np.sum(out[listed >= SURE])),
+                float(np.mean(listed)),
+                int(np.sum(over >= SURE)), int(np.sum(out[over >= SURE])), float(np.mean(over)),
+                int(np.sum(over < HOPELESS)), int(np.sum(~out[over < HOPELESS])),
+                int(np.sum(listed < HOPELESS)), int(np.sum(~out[listed < HOPELESS])),
+            )
+        )  # fmt: skip
+    return found
 
 
 def _cost(fact: str, sources: Sequence[tuple[Seen, Seen]]) -> Cost:
@@ -339,6 +430,7 @@ def _cost(fact: str, sources: Sequence[tuple[Seen, Seen]]) -> Cost:
             float(np.exp(weighted_quantile(Z90 * (own.fast_sd + own.slow_sd), weights, 0.5)))
             for own in (untold, told)
         ),
+        mean(np.abs(apart) <= Z90 * untold.listed_sd),
     )  # fmt: skip
 
 
@@ -354,14 +446,14 @@ def _joined(parts: Sequence[Seen]) -> Seen:
         tuple(case for part in parts for case in part.cases),
         *(
             np.concatenate([getattr(part, name) for part in parts])
-            for name in ("log_said", "fast_sd", "slow_sd", "measured")
+            for name in ("log_said", "fast_sd", "slow_sd", "measured", "listed_sd")
         ),
     )
 
 
 TITLES = (
     "hidden", "rows", "sources", "moved", "median", "p10", "p90", "width", "inside", "below",
-    "above", "inside, said",
+    "above", "inside, said", "inside, as listed",
 )  # fmt: skip
 
 
@@ -370,6 +462,7 @@ def _cells(own: Cost) -> tuple[str, ...]:
         own.fact, str(own.rows), str(own.sources), f"{own.changed:.0%}", f"{own.median:.2f}",
         f"{own.p10:.2f}", f"{own.p90:.2f}", f"{own.width:.2f}", f"{own.inside:.0%}",
         f"{own.below:.0%}", f"{own.above:.0%}", f"{own.before:.0%}",
+        f"{own.hidden_inside:.0%}",
     )  # fmt: skip
 
 
@@ -379,21 +472,47 @@ def table(found: Sequence[Cost]) -> str:
     return "\n".join([*rows, *(f"| {' | '.join(_cells(own))} |" for own in found)])
 
 
+VERDICTS = (
+    "hidden", "runs", "fitted", "P, as listed", "sure, as listed", "ran out", "P", "sure",
+    "ran out", "under 0.1, as listed", "fitted", "under 0.1", "fitted",
+)  # fmt: skip
+
+
+def verdict_table(found: Sequence[Sure]) -> str:
+    """The verdicts as a table of Markdown."""
+    rows = [f"| {' | '.join(VERDICTS)} |", f"|---|{'---:|' * (len(VERDICTS) - 1)}"]
+    for own in found:
+        cells = (
+            own.fact, str(own.rows), f"{own.fitted:.2f}", f"{own.listed_mean:.2f}",
+            str(own.listed_sure), str(own.listed_ran_out), f"{own.mean:.2f}", str(own.sure),
+            str(own.ran_out), str(own.listed_hopeless), str(own.listed_hopeless_fitted),
+            str(own.hopeless), str(own.hopeless_fitted),
+        )  # fmt: skip
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     """Print what each fact costs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--only", choices=("memory",), help="leave out time, which takes longer")
     arguments = parser.parse_args()
     begun = time.perf_counter()
     cases = read_cases(SHIPPED_ROWS).cases
-    found = {"time": judged(cases), "memory": judged_memory(cases)}
+    found = {"memory": judged_memory(cases)}
+    if arguments.only is None:
+        found = {"time": judged(cases), **found}
+    verdicts = judged_verdicts(cases)
     seconds = time.perf_counter() - begun
     if arguments.format == "json":
         facts = {what: [asdict(own) for own in each.values()] for what, each in found.items()}
-        print(json.dumps({**facts, "seconds": seconds}))
+        sure = [asdict(own) for own in verdicts]
+        print(json.dumps({**facts, "verdicts": sure, "seconds": seconds}))
         return
     for what, each in found.items():
         print(f"{what}\n\n{table(list(each.values()))}\n")
+    print(f"verdicts\n\n{verdict_table(verdicts)}\n")
     print(f"{seconds:.1f} s")
 
 

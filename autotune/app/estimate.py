@@ -16,22 +16,32 @@ from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.columns import reusing_tables
-from autotune.cost.spread.unsaid import CHOICES, PADDING
-from autotune.cost.spread.variance import narrowings, never_measured_note, new_program_note
-from autotune.domain.answer.recommendation import Decisive
+from autotune.cost.memory.component import open_facts
+from autotune.cost.spread.unsaid import BASE, CHOICES, PADDING, SHARDING, loads_by_itself
+from autotune.cost.spread.variance import (
+    STATED,
+    narrowings,
+    never_measured_note,
+    new_program_note,
+)
+from autotune.domain.answer.recommendation import Decisive, FitsIf, open_facts_of
 from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import CLOSED_FORMS, KNOBS, SPLIT
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.domain.job import Assumption
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.units import format_seconds
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing, bills_of
+from autotune.report.phrases import chance
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
 from autotune.space.requirements import host_doubts
 from autotune.space.rules import RULES, host_options, violations
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.claims.feasibility import Claim
     from autotune.cost.bill import Bill
     from autotune.domain.answer.limits import ShortRows
@@ -56,6 +66,8 @@ class Estimate:
     search: tuple[Relaxation, ...] | None = None  # where `tune` finds nothing: what would help it
     contradictions: tuple[str, ...] = ()  # what the job file says that does not hold
     short_rows: ShortRows | None = None  # where nobody stated how long the rows are
+    fits_if: tuple[FitsIf, ...] = ()  # how P(fits) turns on what nobody said
+    fits_as_listed: float | None = None  # and what it is with the settings as listed
 
 
 @reusing_tables()
@@ -101,18 +113,64 @@ def estimate(
     if len(job.offers) > 1:
         notes.append(f"{len(job.offers)} offers given: this is {offer.label}, the first")
     row = tracing.row(0)
-    notes += _costliest_unsaid(bill)
-    checked = check_claim(job, row, claim) if claim else None
-    wrong = job_contradictions(job, calibration)
+    fits_if = conditions(bill, row)
+    listed = bill.at("memory", "fits_as_listed", 0)
+    doubt = [] if row.feasible else _turns_on(fits_if, listed)
+    notes = [*doubt, *notes, *_costliest_unsaid(bill)]
+    found = Estimate(
+        job, row, (), check_claim(job, row, claim) if claim else None,
+        contradictions=job_contradictions(job, calibration), fits_if=fits_if,
+        fits_as_listed=listed if fits_if else None,
+    )  # fmt: skip
     missing = shortfall_of(bill, 0, row)
     if missing is None:
         (short,) = on_short_rows(job, calibration, [row])
-        return Estimate(job, row, tuple(notes), checked, contradictions=wrong, short_rows=short)
+        return replace(found, warnings=tuple(notes), short_rows=short)
+    said = replace(job, unsaid=())  # a change is of the settings as listed
     if missing.resource == "memory":
-        notes = [*_assumed_micro_batch(job, pricing, config), *notes]
-    changes = relaxations_of(job, config, calibration, disk=missing.resource == "disk")
-    needs = _needs_of_a_search(job, calibration)
-    return Estimate(job, row, tuple(notes), checked, missing, changes, needs, contradictions=wrong)
+        notes = [*_assumed_micro_batch(said, pricing.variant(said), config), *notes]
+    changes: tuple[Relaxation, ...] = ()
+    if missing.over_bytes > 0 or listed < FEASIBLE_PROBABILITY:  # else it fits as it is listed
+        changes = relaxations_of(said, config, calibration, disk=missing.resource == "disk")
+    needs = _needs_of_a_search(said, calibration)
+    return replace(
+        found, warnings=tuple(notes), shortfall=missing, relaxations=changes, search=needs
+    )
+
+
+def conditions(bill: Bill, row: Estimated) -> tuple[FitsIf, ...]:
+    """P(fits) under each value of each fact that nobody said, over what the others may be."""
+    open_ = open_facts(bill, 0)
+    if open_ is None:
+        return ()
+    found = []
+    for fact, values in open_.values.items():
+        for value in dict.fromkeys(values):
+            own = [i for i, each in enumerate(values) if each == value and open_.weights[i, 0] > 0]
+            alone = next(i for i in own if open_.is_listed(i, but=fact))
+            shown = listed_value(bill.job, row.config, fact) if value is None else str(value)
+            sure, needed = float(open_.chance(own)[0]), float(open_.total[alone, 0])
+            found.append(FitsIf(fact, shown, sure, needed, value is None))
+    return tuple(found)
+
+
+def listed_value(job: Job, config: Config, fact: str) -> str:
+    """What a fact is taken as."""
+    if fact in KNOBS:
+        return str(getattr(config, fact))
+    if fact == BASE:
+        return job.method.base
+    return job.software.name if fact == "software" else ",".join(job.method.targets)
+
+
+def _turns_on(fits_if: Sequence[FitsIf], listed: float) -> list[str]:
+    """Where it turns on what nobody said whether the run fits: on which facts, and what it says."""
+    facts = open_facts_of(fits_if)
+    if not facts:
+        return []
+    what = " and ".join(STATED[fact].partition(":")[0] for fact in facts[:2])
+    said = f"whether it fits turns on {what}, which nobody said"
+    return [Decisive(f"{said}: {chance(listed)} with the settings as listed")]
 
 
 def _costliest_unsaid(bill: Bill) -> list[str]:
@@ -157,21 +215,32 @@ def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, 
     return relaxations(*question, calibration)
 
 
+SCRIPTS = frozenset({"hf", "trl"})  # files and commands of programs that users write themselves
+
+
 def with_unsaid(job: Job, config: Config) -> Job:
     """The job with the settings that nobody stated: a run that stands as it is may have others.
 
-    A trainer's file says all of them, with the trainer's defaults, and today's run did. What a
-    search picks is as it was picked.
+    A trainer's file says all of them, with the trainer's defaults, and today's run did; but what a
+    script of the user's loads the weights in, arguments cannot say. What a search picks is as it
+    was picked.
     """
-    if job.origin is not None or job.today is not None or not job.steps:
+    if not job.steps:
         return job
     assumed = {item.key for item in job.assumed}
+    loads = [BASE] if BASE in assumed and loads_by_itself(job) else []
+    if job.origin is not None:
+        return replace(job, unsaid=tuple(loads) if job.origin.trainer in SCRIPTS else ())
+    if job.today is not None:
+        return job
     knobs = [name for name in CHOICES if name in KNOBS and name not in job.lock]
     if {*SPLIT} & job.lock.keys():
         knobs = [name for name in knobs if name not in SPLIT]
+    if job.offers[0].count == 1 or job.stated_file.get("deepspeed"):
+        knobs = [name for name in knobs if name != SHARDING]
     why = "not stated; the Trainer's default"
     listed = [Assumption(f"lock.{name}", str(getattr(config, name)), why) for name in knobs]
-    other = [name for name in CHOICES if name in assumed]
+    other = [name for name in CHOICES if name in assumed and (name != BASE or loads)]
     return replace(job, unsaid=(*knobs, *other), assumed=(*job.assumed, *listed))
 
 

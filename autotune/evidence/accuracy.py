@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autotune.cost.constants import KINDS, RESERVED_KINDS
+from autotune.cost.spread.memory import SIDES
 from autotune.cost.work import links_s, micro_steps
 from autotune.domain.candidates import by_job
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
@@ -49,8 +50,12 @@ class Prediction:
     step_log_sd: float
     step_slow_log_sd: float | None = None  # on the side of slower, where it differs
     memory: dict[str, float] = field(default_factory=dict)
-    memory_log_sd: float = 0.0  # of allocated bytes
+    memory_log_sd: float = 0.0  # of allocated bytes, on the side of less
+    memory_more_log_sd: float | None = None  # and of more, where it differs
     reserved_log_sd: float = 0.0  # of reserved bytes and of the driver's reading
+    reserved_more_log_sd: float | None = None
+    listed_log_sd: tuple[float, float] = (0.0, 0.0)  # both, of the settings as listed
+    fits_as_listed: float = 0.0  # P(fits) of them
     slack_log_sd: float = 0.0  # of what a run needs beside its tensors
     usable_bytes: float = 0.0
     fits_probability: float = 0.0
@@ -63,6 +68,18 @@ class Prediction:
     def over(self) -> bool:
         """Whether the predicted total is more than the device has."""
         return self.certain_oom or self.memory["total"] > self.usable_bytes
+
+    def memory_sides(self, read: str) -> tuple[float, float]:
+        """Log sd of less and of more than predicted: of allocated bytes, or of what is held."""
+        own = (self.memory_log_sd, self.memory_more_log_sd)
+        less, more = (
+            own if read == "allocated" else (self.reserved_log_sd, self.reserved_more_log_sd)
+        )
+        return less, less if more is None else more
+
+    def listed_sd(self, read: str) -> float:
+        """Log sd with the settings as listed, whatever of them nobody said."""
+        return self.listed_log_sd[0 if read == "allocated" else 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +94,15 @@ class Residual:
     slow_log_sd: float | None = None  # on the side of more than predicted, where it differs
 
     @property
+    def sides(self) -> tuple[float, float]:
+        """Log sd on the side of less than predicted, and of more."""
+        return self.log_sd, self.log_sd if self.slow_log_sd is None else self.slow_log_sd
+
+    @property
     def inside(self) -> bool:
         """Whether the measured value is in the 80 % interval."""
-        slow = self.log_sd if self.slow_log_sd is None else self.slow_log_sd
-        return bool(-Z90 * slow <= np.log(self.ratio) <= Z90 * self.log_sd)
+        less, more = self.sides
+        return bool(-Z90 * more <= np.log(self.ratio) <= Z90 * less)
 
     @property
     def kind(self) -> Kind:
@@ -129,7 +151,7 @@ def _predictions(cases: Sequence[MeasuredCase], bill: Bill) -> dict[str, Predict
 
 OUTPUTS = (
     "allocated", "reserved", "driver", "total", "log_sd", "reserved_log_sd", "certain_oom", "kind",
-    "reserved_kind", "slack_log_sd",
+    "reserved_kind", "slack_log_sd", "fits_as_listed", *SIDES,
 )  # fmt: skip
 
 
@@ -140,8 +162,12 @@ def with_memory(found: Prediction, own: Mapping[str, float]) -> Prediction:
     return replace(
         found,
         memory={name: own[name] for name in ("allocated", "reserved", "driver", "total")},
-        memory_log_sd=own["log_sd"],
-        reserved_log_sd=own["reserved_log_sd"],
+        memory_log_sd=own["less_sd"],
+        memory_more_log_sd=own["more_sd"],
+        reserved_log_sd=own["reserved_less_sd"],
+        reserved_more_log_sd=own["reserved_more_sd"],
+        listed_log_sd=(own["log_sd"], own["reserved_log_sd"]),
+        fits_as_listed=own["fits_as_listed"],
         slack_log_sd=own["slack_log_sd"],
         usable_bytes=own["usable"],
         fits_probability=own["fits_probability"],
@@ -178,10 +204,11 @@ def _residual(case: MeasuredCase, seen: Observation, found: Prediction) -> Resid
     if seen.kind is None:
         slow = found.step_slow_log_sd
         return Residual(case, seen, found.step_s, found.step_log_sd, slow_log_sd=slow)
-    predicted = found.memory[READ_AS[seen.kind]]
-    if seen.kind == "allocated":
-        return Residual(case, seen, predicted, found.memory_log_sd, found.band)
-    return Residual(case, seen, predicted, found.reserved_log_sd, found.reserved_band)
+    read = READ_AS[seen.kind]
+    predicted = found.memory[read]
+    less, more = found.memory_sides(read)
+    band = found.band if read == "allocated" else found.reserved_band
+    return Residual(case, seen, predicted, less, band, more)
 
 
 LEAST_ROWS = 8  # a device with fewer rows has a figure, but counts for no median over devices

@@ -14,6 +14,7 @@ from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
 from autotune.domain.answer.recommendation import (
     Asked,
     Difference,
+    FitsIf,
     Narrowing,
     NextStep,
     ProbedRun,
@@ -181,6 +182,9 @@ class EstimatePayload(Answer):
     contradictions: tuple[str, ...] = ()
     warnings: tuple[str, ...]
     decisive: tuple[str, ...] = ()
+    # how the row's P(fits) turns on what nobody said of the run, and what it is as listed
+    fits_if: tuple[FitsIf, ...] = field(default=(), metadata=ABSENT)
+    fits_as_listed: float | None = field(default=None, metadata=ABSENT)
     claim: dict[str, Any] | None = field(default=None, metadata=ABSENT)
     # with relaxations: where it does not fit
     shortfall: Shortfall | None = field(default=None, metadata=ABSENT)

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.evidence.cases import timed_cases
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from bench.unsaid import EVERYTHING, FACTS, hidden, judged
+from bench.unsaid import EVERYTHING, FACTS, hidden, judged, judged_memory, judged_verdicts
 
 if TYPE_CHECKING:
     from bench.unsaid import Cost
@@ -47,3 +47,20 @@ def test_a_fact_is_hidden_as_the_product_has_it() -> None:
             assert less.observations == case.observations
             assert less.job.global_batch_size == case.job.global_batch_size
             assert (less.job, less.config) != (case.job, case.config), fact
+
+
+OF_MEMORY = ("activation checkpointing", "sharding", "dtype of the weights")
+
+
+def test_peaks_of_left_out_sources_are_inside_where_a_fact_is_hidden() -> None:
+    for fact, found in judged_memory(read_cases(SHIPPED_ROWS).cases, OF_MEMORY).items():
+        assert found.inside >= WANTED, fact
+        assert found.inside > found.hidden_inside  # as with the settings as listed
+
+
+def test_who_is_said_to_fit_with_a_fact_hidden_fits() -> None:
+    for found in judged_verdicts(read_cases(SHIPPED_ROWS).cases, OF_MEMORY):
+        assert found.sure > 100
+        assert found.ran_out <= found.listed_ran_out
+        assert found.ran_out <= 0.01 * found.sure
+        assert found.hopeless_fitted <= found.listed_hopeless_fitted

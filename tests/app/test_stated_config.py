@@ -10,7 +10,8 @@ import pytest
 import autotune
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
-from autotune.domain.errors import InputError
+from autotune.domain.errors import NOTHING_FEASIBLE, InputError
+from tests.commandline import typed
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -91,7 +92,10 @@ def test_a_stock_samplers_pick_is_not_called_a_tie_with_what_it_never_tried() ->
     assert any("by the formula; nobody measured it" in why for why in answer.reasons.values())
 
 
-OPEN = {"attention", "activation_checkpointing", "micro_batch_size", "method.targets", "software"}
+OPEN = {
+    "attention", "activation_checkpointing", "micro_batch_size", "method.targets", "software",
+    "method.base",
+}  # fmt: skip
 
 
 def test_a_run_that_stands_as_it_is_may_have_settings_that_nobody_stated(tmp_path: Path) -> None:
@@ -120,6 +124,54 @@ def test_what_a_search_picks_and_what_a_trainers_file_says_is_said(tmp_path: Pat
         "--per_device_train_batch_size 4 --num_train_epochs 1 --output_dir out\n"
     )
     read = load_job(own, gpus=["l4@1USD/h"], set_values={"method.kind": "lora"})
-    assert not estimate(read).job.unsaid
+    assert estimate(read).job.unsaid == ("method.base",)  # which the script loads, not its flags
+    own.write_text(own.read_text().replace("--output_dir", "--torch_dtype bfloat16 --output_dir"))
+    told = load_job(own, gpus=["l4@1USD/h"], set_values={"method.kind": "lora"})
+    assert not estimate(told).job.unsaid
     today = job_of(tmp_path, rest="evidence: [{today: true, config: {precision: bf16}}]")
     assert not estimate(today).job.unsaid
+
+
+def test_an_estimate_says_on_what_it_turns_whether_the_run_fits(tmp_path: Path) -> None:
+    """A command that does not say how weights are held, under a transformers that loads fp32."""
+    own = tmp_path / "train.sh"
+    own.write_text(
+        "python train.py --model_name_or_path Qwen/Qwen2-7B --dataset_name tatsu-lab/alpaca --bf16 "
+        "--per_device_train_batch_size 1 --num_train_epochs 1 --output_dir out "
+        "--gradient_checkpointing\n"
+    )
+    old = {"method.kind": "lora", "software.transformers": "4.44.0"}
+    job = load_job(own, gpus=["l4@1USD/h"], set_values=old)
+    found = estimate(job)
+    by_value = {own.value: own for own in found.fits_if}
+    assert {own.fact for own in found.fits_if} == {"method.base"}
+    assert by_value["16bit"].assumed
+    assert by_value["16bit"].fits_probability == found.fits_as_listed >= 0.9
+    assert by_value["32bit"].fits_probability < 0.05
+    grown = by_value["32bit"].required_bytes - by_value["16bit"].required_bytes
+    assert grown == pytest.approx(2.0 * 7.6e9, rel=0.2)  # two bytes more a weight
+    assert found.row.fits_probability == pytest.approx(
+        (by_value["16bit"].fits_probability + by_value["32bit"].fits_probability) / 2.0
+    )
+    assert found.row.verdict == "at_risk"
+    assert "the dtype that weights are loaded in, which nobody said" in found.warnings[0]
+    assert not found.relaxations  # nothing but words is short
+    said = load_job(own, gpus=["l4@1USD/h"], set_values={**old, "method.base": "16bit"})
+    assert estimate(said).row.verdict == "fits"
+    assert not estimate(said).fits_if
+    new = load_job(own, gpus=["l4@1USD/h"], set_values={"method.kind": "lora"})
+    assert estimate(new).row.fits_probability >= 0.9  # loads weights as they are stored
+
+
+def test_the_screen_and_the_json_name_what_nobody_said(tmp_path: Path) -> None:
+    job_of(tmp_path, model="Qwen/Qwen2-1.5B", rest="lock: {micro_batch_size: 8}")
+    text = (tmp_path / "job.yaml").read_text().replace("max_length: 64", "max_length: 1024")
+    (tmp_path / "job.yaml").write_text(text)
+    done = typed("estimate", "job.yaml", home=tmp_path, cwd=tmp_path)
+    assert done.returncode == NOTHING_FEASIBLE
+    assert "P(fits) by what nobody said" in done.stdout
+    told = typed("estimate", "job.yaml", "--format", "json", home=tmp_path, cwd=tmp_path).json
+    own = {x["value"]: x for x in told["fits_if"] if x["fact"] == "activation_checkpointing"}
+    assert own["none"]["assumed"]
+    assert own["none"]["fits_probability"] < own["full"]["fits_probability"]
+    assert told["fits_as_listed"] <= told["row"]["fits_probability"]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 
 from autotune.catalog.software import load_software
+from autotune.cost.memory.component import open_facts
 from autotune.cost.model import CostModel
-from autotune.cost.spread.unsaid import CHOICES, PADDED_AFTER_ALL
+from autotune.cost.spread.unsaid import CHOICES, MEMORY_ALONE, PADDED_AFTER_ALL
 from autotune.cost.spread.variance import STATED, narrowings
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import KNOBS
 from autotune.domain.job import Assumption, Job, Lengths
+from autotune.domain.observation import Calibration
 from autotune.domain.outcome import Z90, Spread
 
 LLAMA, EXPERTS = "meta-llama/Llama-2-7b-hf", "Qwen/Qwen3-30B-A3B"
@@ -118,7 +121,7 @@ def test_versions_are_open_where_a_release_decides(lab: Any) -> None:
     assert added(lab, experts, "software")[1] > 0.05
 
 
-@pytest.mark.parametrize("fact", CHOICES)
+@pytest.mark.parametrize("fact", [name for name in CHOICES if name not in MEMORY_ALONE])
 def test_a_fact_that_is_said_narrows_the_range_to_the_figure_told(lab: Any, fact: str) -> None:
     default = load_software()["default"]
     adapters = lab.lora(16, ("q_proj", "o_proj"))
@@ -143,5 +146,92 @@ def test_a_probe_leaves_open_what_nobody_said_and_the_sides_stay_apart(lab: Any)
 
 def test_every_open_fact_is_a_knob_or_a_key_of_the_job_file() -> None:
     for name in CHOICES:
-        assert name in KNOBS or name in {"method.targets", "software"}
+        assert name in KNOBS or name in {"method.targets", "software", "method.base"}
         assert name in STATED
+
+
+CHECKPOINTING = "activation_checkpointing"
+
+
+def chance(lab: Any, job: Job, offer: Any = None, **knobs: Any) -> float:
+    return float(priced(lab, job, offer, **knobs).fits_probability[0])
+
+
+def test_the_chance_of_fitting_is_the_mean_over_what_nobody_said(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(), 2048)
+    each = [chance(lab, job, activation_checkpointing=value) for value in ("none", "full")]
+    assert each[0] < 0.1  # eight rows of 2,048 on 80 GB
+    assert each[1] > 0.9
+    for value in ("none", "full"):
+        open_ = replace(job, unsaid=(CHECKPOINTING,))
+        found = chance(lab, open_, activation_checkpointing=value)
+        assert found == pytest.approx(sum(each) / 2.0)
+    micro = replace(job, unsaid=("micro_batch_size",))
+    both = replace(job, unsaid=("micro_batch_size", CHECKPOINTING))
+    over = [chance(lab, micro, activation_checkpointing=value) for value in ("none", "full")]
+    assert chance(lab, both) == pytest.approx(sum(over) / 2.0)
+
+
+def test_who_says_a_fact_gets_the_chance_that_was_told_for_it(lab: Any) -> None:
+    job = replace(
+        lab.job(LLAMA, lab.full(), 512),
+        unsaid=("micro_batch_size", "sharding", CHECKPOINTING),
+    )
+    offer, knobs = lab.offer("a100", count=4), {"sharding": "ddp"}
+    open_ = open_facts(priced(lab, job, offer, **knobs), 0)
+    values = open_.values["sharding"]
+    for value in ("fsdp", "zero2", "zero3"):
+        told = float(open_.chance([i for i, own in enumerate(values) if own == value])[0])
+        said = replace(job, unsaid=("micro_batch_size", CHECKPOINTING))
+        assert chance(lab, said, offer, sharding=value) == pytest.approx(told)
+    assert open_.weights.sum() == pytest.approx(1.0)
+    alone = priced(lab, job, lab.offer("a100"))
+    assert "zero3" not in open_facts(alone, 0).values["sharding"]  # one device shares nothing
+
+
+def test_weights_are_open_to_fp32_where_the_library_or_fsdp_makes_them_so(lab: Any) -> None:
+    old = replace(load_software()["default"], transformers=(4, 48, 3))
+    job = replace(lab.job(LLAMA, lab.lora(), 256), unsaid=("method.base",))
+    new, wide = (replace(job, software=own) for own in (load_software()["default"], old))
+    offer = lab.offer("rtx-4090")
+    stated = replace(wide, unsaid=(), method=replace(job.method, base="32bit"))
+    knobs = {CHECKPOINTING: "full"}
+    assert chance(lab, new, offer, **knobs) == chance(lab, replace(new, unsaid=()), offer, **knobs)
+    both = [chance(lab, own, offer, **knobs) for own in (replace(wide, unsaid=()), stated)]
+    assert both[1] < 0.1
+    assert chance(lab, wide, offer, **knobs) == pytest.approx(sum(both) / 2.0, abs=1e-6)
+    mine = replace(wide, software=replace(old, trainer="", own_model=True, stack="litgpt"))
+    assert open_facts(priced(lab, mine, offer, **knobs), 0) is None  # a loader of its own
+    full = replace(lab.job(LLAMA, lab.full(), 256), unsaid=("method.base",), software=new.software)
+    several = lab.offer("a100", count=4)
+    shared, ddp = (
+        priced(lab, full, several, sharding=own, precision="bf16").tables["memory"].outputs
+        for own in ("fsdp", "ddp")
+    )
+    assert shared["more_sd"][0] > 1.5 * shared["log_sd"][0]
+    assert ddp["more_sd"][0] == pytest.approx(ddp["log_sd"][0], rel=1e-5)
+
+
+def test_the_interval_of_a_peak_reaches_to_what_it_may_be_as_well(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(), 1024)
+    peaks = [
+        priced(lab, job, activation_checkpointing=value).tables["memory"].outputs["allocated"][0]
+        for value in ("none", "full")
+    ]
+    open_ = replace(job, unsaid=(CHECKPOINTING,))
+    found = priced(lab, open_).tables["memory"].outputs
+    low = math.log(peaks[0]) - Z90 * found["less_sd"][0]
+    high = math.log(peaks[0]) + Z90 * found["more_sd"][0]
+    assert low < math.log(peaks[1]) < math.log(peaks[0]) < high
+    # a tenth of the mixture lies below: a fifth of the runs with checkpointing
+    fifth = NormalDist().inv_cdf(0.2) * found["log_sd"][0]
+    assert low == pytest.approx(math.log(peaks[1]) + fifth, abs=0.02)
+
+
+def test_a_peak_that_was_measured_settles_what_nobody_said(lab: Any) -> None:
+    job = replace(lab.job(LLAMA, lab.lora(), 1024), unsaid=(CHECKPOINTING,))
+    pair = (lab.offer("a100"), lab.config(8))
+    measured = Calibration({"memory": 0.4}, {"memory": 0.02})
+    bill = CostModel(job, measured).price(Candidates.of([pair]))
+    assert bill.fits_probability[0] > 0.95
+    assert open_facts(bill, 0) is None

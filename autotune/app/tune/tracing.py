@@ -20,10 +20,10 @@ import numpy as np
 
 from autotune.catalog.models.families import FAMILIES
 from autotune.cost.constants import memory_constants
-from autotune.cost.memory.component import LEAST_LOG_SD
+from autotune.cost.memory.component import open_facts
 from autotune.cost.memory.device import blas_bytes
 from autotune.cost.spread.fitting import HOPELESS, chance_of_fitting
-from autotune.cost.spread.memory import surest
+from autotune.cost.spread.memory import LEAST_LOG_SD, surest
 from autotune.domain.outcome import AllocatorRun, AtOp, MemoryParts, MemoryTrace
 from autotune.domain.units import format_bytes
 from autotune.pricing import Pricing
@@ -223,6 +223,9 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
     spread = hypot(_spread(bill, index, row, same=same), bill.at("memory", "slack_log_sd", index))
     margin = np.log(capacity / parts.total)
     own = float(chance_of_fitting(margin, np.maximum(spread, LEAST_LOG_SD)))
+    open_ = open_facts(bill, index)  # a trace is of the settings as listed
+    if open_ is not None:
+        own = float(open_.chance()[0] + open_.weights[0, 0] * (own - open_.fits[0, 0]))
     changed = replace(
         row,
         memory_bytes=parts,

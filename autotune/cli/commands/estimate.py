@@ -93,6 +93,8 @@ def estimate(
     payload = replace(
         payload,
         short_rows=found.short_rows,
+        fits_if=found.fits_if,
+        fits_as_listed=found.fits_as_listed,
         asked=asked(context),
         next=to_search(asked(context, OF_ESTIMATE, knobs=told), found.search),
     )

@@ -33,13 +33,17 @@ from autotune.cost.memory.peak import instants
 from autotune.cost.memory.step import Step
 from autotune.cost.spread.fitting import chance_of_fitting
 from autotune.cost.spread.memory import (
+    LEAST_LOG_SD,
     READING,
+    Mixture,
     borne,
     by_kind,
     by_reserved_kind,
     is_certain_oom,
     is_crowded,
+    mixture,
     uncertainty,
+    with_open_facts,
 )
 from autotune.frozen import dataclass
 
@@ -70,7 +74,6 @@ READS = (
 
 KIND_INDEX = {kind: float(i) for i, kind in enumerate(KINDS)}
 RESERVED_INDEX = {kind: float(i) for i, kind in enumerate(RESERVED_KINDS)}
-LEAST_LOG_SD = 1e-6  # keeps a certain verdict finite
 
 
 def price_memory(
@@ -118,6 +121,7 @@ def price_memory(
         "slack_log_sd": slack_log_sd,
         "crowded": crowded.astype(np.float64),
         "fits_probability": fits,
+        "surest": borne(np.ones(columns.rows), crowded, model.claims),
         "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": log_sd,
         "host_bytes": offloading.host_bytes(job, columns),
@@ -159,7 +163,8 @@ class DevicePeak:
         return cls(parts, *cache_terms(job, columns, step, found))
 
 
-COMPONENT = Component("memory", READS, under_each(price_memory))
+PRICE_AS_LISTED = under_each(price_memory)
+COMPONENT = Component("memory", READS, with_open_facts(PRICE_AS_LISTED))
 
 
 def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Outputs:
@@ -191,6 +196,7 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
         "driver": reserved + context,
         "crowded": crowded.astype(np.float64),
         "fits_probability": fits,
+        "fits_as_listed": fits,
         "certain_oom": is_certain_oom(allocated + context, capacity, fits).astype(np.float64),
         "log_sd": own_sd,
         "reserved_log_sd": np.hypot(own_sd, cached_sd),
@@ -223,3 +229,21 @@ def _totals(job: Job, columns: Columns) -> Outputs:
     found[_EVALUATION_ROWS] = step.evaluation_rows
     found[_LENGTH] = step.length
     return found
+
+
+def open_facts(bill: Bill, index: int) -> Mixture | None:
+    """What a candidate needs under every combination of what nobody said of it.
+
+    None where nothing is open, or where memory that was measured settles it.
+    """
+    if bill.at("memory", "fits_as_listed", index) == bill.at("memory", "fits_probability", index):
+        return None
+    found: list[Mixture] = []
+
+    def price(job: Job, columns: Columns) -> Outputs:
+        found.append(mixture(job, columns, PRICE_AS_LISTED))
+        return {}
+
+    one = bill.candidates.take(np.asarray([index]))
+    tabulate(Component("open facts", READS, price), bill.job, one)
+    return found[0]

@@ -7,6 +7,16 @@ called a fit. Kinds: what the allocator is expected to hold, its cache included,
 memory (roomy), or does not (crowded): such a run lives on segments being given back, and fewer of
 them were seen.
 
+What nobody stated of a run (`spread.unsaid`) is priced under every combination of the values that
+it may have. P(fits) is the mean over them, and the interval reaches from where a tenth of the
+mixture lies below to where a tenth lies above:
+
+    P(fits) = sum of w_i P_i, F(x) = sum of w_i Phi((log x - log m_i) / s_i)
+
+w: probabilities of the combinations, m: bytes, s: spread of each. Facts that are no knobs
+(versions, adapted modules, weights in fp32) add bytes to each combination, as much as each adds
+alone.
+
 Covers: the allocated peak, the reserved one, and what a run needs at least, by kind of
 configuration. Does not cover: traced peaks, whose spread the app narrows; allocators whose segments
 grow, which leave fewer pieces: no run with a known outcome tells them apart.
@@ -25,16 +35,19 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.constants import CROWDED, ROOMY
-from autotune.cost.spread.fitting import HOPELESS
+from autotune.cost.spread.fitting import HOPELESS, chance_of_fitting, normal_cdf
 from autotune.cost.spread.uncertainty import is_new_program
+from autotune.cost.spread.unsaid import OF_MEMORY, OF_THE_JOB, combinations, other_jobs
 from autotune.domain.config import SHARDED
-from autotune.domain.outcome import SAME
+from autotune.domain.outcome import SAME, Z90
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.cost.columns import BoolArray, Columns, FloatArray, Outputs
     from autotune.cost.constants import Claims, MemoryConstants
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
 
 # Priors, from how far formula and trace are apart: families and modes that no published run shows.
@@ -60,6 +73,7 @@ OTHER_LOOP = 0.10
 # Of Unsloth's logits: 2 to 14 bytes of each, by what torch fuses, where 6 are counted; saved
 # notebooks do not say which of its losses they ran.
 UNSLOTHS_LOSS = 0.5
+LEAST_LOG_SD = 1e-6  # keeps a certain verdict finite
 
 
 def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArray:
@@ -159,3 +173,143 @@ def borne(probability: FloatArray, crowded: BoolArray, claims: Mapping[str, Clai
     most = np.where(crowded, surest(crowded=True, claims=claims),
                     surest(crowded=False, claims=claims))  # fmt: skip
     return np.minimum(probability, most)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixture:
+    """What a run needs by what nobody said of it. Arrays: [combinations, rows], as listed first.
+
+    values: by fact what each combination has of it; None as it is listed.
+    """
+
+    values: dict[str, tuple[KnobValue | None, ...]]
+    weights: FloatArray
+    fits: FloatArray
+    total: FloatArray  # bytes that the run needs
+    log_allocated: FloatArray
+    log_reserved: FloatArray
+    log_sd: FloatArray
+    reserved_log_sd: FloatArray
+
+    def chance(self, chosen: Sequence[int] | None = None) -> FloatArray:
+        """[rows] P(fits) over all combinations, or over the chosen ones."""
+        at = slice(None) if chosen is None else list(chosen)
+        found: FloatArray = np.average(self.fits[at], axis=0, weights=self.weights[at])
+        return found
+
+    def is_listed(self, at: int, *, but: str) -> bool:
+        """Whether a combination is as listed in all facts but one."""
+        return all(own[at] is None for fact, own in self.values.items() if fact != but)
+
+    def sides(self) -> dict[str, FloatArray]:
+        """[rows] of the interval: its ends as standard deviations from the settings as listed."""
+        found: dict[str, FloatArray] = {}
+        for name, middle, spread in (
+            ("", self.log_allocated, self.log_sd),
+            ("reserved_", self.log_reserved, self.reserved_log_sd),
+        ):
+            ends = (_quantile(self.weights, middle, spread, at) for at in (0.1, 0.9))
+            low, high = (np.abs(end - middle[0]) for end in ends)
+            found |= {f"{name}less_sd": low / Z90, f"{name}more_sd": high / Z90}
+        return found
+
+
+def _quantile(weights: FloatArray, middle: FloatArray, sd: FloatArray, at: float) -> FloatArray:
+    """[rows] where so much of a mixture of normals lies below."""
+    low, high = (middle - 4.0 * sd).min(axis=0), (middle + 4.0 * sd).max(axis=0)
+    for _ in range(HALVINGS):
+        centre = (low + high) / 2.0
+        below = np.sum(weights * normal_cdf((centre - middle) / sd), axis=0) < at
+        low, high = np.where(below, centre, low), np.where(below, high, centre)
+    found: FloatArray = (low + high) / 2.0
+    return found
+
+
+HALVINGS = 30
+SIDES = ("less_sd", "more_sd", "reserved_less_sd", "reserved_more_sd")  # of the interval
+_last: list[tuple[tuple[object, ...], Mixture]] = []  # of the call before, at most one
+
+
+def mixture(job: Job, columns: Columns, price: Callable[[Job, Columns], Outputs]) -> Mixture:
+    """Under every combination of what nobody said. price: the settings as listed.
+
+    P(fits) and what explains it are asked for one after the other: priced once.
+    """
+    asked = (job, price, columns.signature())
+    if _last and _last[0][0] == asked:
+        return _last[0][1]
+    _last[:] = [(asked, _mixture(job, columns, price))]
+    return _last[0][1]
+
+
+def _mixture(job: Job, columns: Columns, price: Callable[[Job, Columns], Outputs]) -> Mixture:
+    knobs = combinations(job, columns)
+    shape = knobs.weights.shape
+    found = {name: own.reshape(shape) for name, own in price(job, knobs.columns).items()}
+    values, weights = dict(knobs.values), knobs.weights
+    more = np.zeros((1, *shape))  # [values of the facts that are no knobs, combinations, rows]
+    shares = np.ones((1, *shape))
+    labels: list[dict[str, KnobValue | None]] = [{}]
+    for fact in (name for name in OF_THE_JOB if name in job.unsaid):
+        others = other_jobs(fact, job, knobs.columns)
+        if not others:
+            continue
+        of_each = [np.ones(shape), *(own.weight.reshape(shape) for own in others)]
+        bytes_of = [np.zeros(shape)] + [
+            price(own.job, knobs.columns)["total"].reshape(shape) - found["total"] for own in others
+        ]
+        all_of = np.sum(of_each, axis=0)
+        more = np.concatenate([more + own for own in bytes_of])
+        shares = np.concatenate([shares * own / all_of for own in of_each])
+        names = (None, *(own.value for own in others))
+        labels = [{**own, fact: name} for name in names for own in labels]
+    size = (len(labels) * shape[0], shape[1])
+    for fact in labels[0]:
+        values[fact] = tuple(own[fact] for own in labels for _ in range(shape[0]))
+    values |= {fact: own * len(labels) for fact, own in knobs.values.items()}
+    each = {name: np.broadcast_to(own, more.shape).reshape(size) for name, own in found.items()}
+    more, weights = more.reshape(size), (shares * weights).reshape(size)
+    return Mixture(
+        values=values, weights=weights,
+        fits=np.where(more == 0.0, each["fits_probability"], _shifted_chance(each, more)),
+        total=each["total"] + more,
+        log_allocated=np.log(np.maximum(each["allocated"] + more, 1.0)),
+        log_reserved=np.log(np.maximum(each["reserved"] + more, 1.0)),
+        log_sd=np.maximum(each["log_sd"], LEAST_LOG_SD),
+        reserved_log_sd=np.maximum(each["reserved_log_sd"], LEAST_LOG_SD),
+    )  # fmt: skip
+
+
+def _shifted_chance(each: Outputs, more: FloatArray) -> FloatArray:
+    """[n] P(fits) of runs that need so many bytes more than was priced."""
+    spread = np.maximum(np.hypot(each["log_sd"], each["slack_log_sd"]), LEAST_LOG_SD)
+    margin = np.log(each["capacity"] / np.maximum(each["total"] + more, 1.0))
+    return np.minimum(chance_of_fitting(margin, spread), each["surest"])
+
+
+def with_open_facts(
+    price: Callable[[Job, Columns], Outputs],
+) -> Callable[[Job, Columns], Outputs]:
+    """The component of memory with P(fits) and its interval over what nobody said of the run."""
+
+    def priced(job: Job, columns: Columns) -> Outputs:
+        return opened(price(job, columns), job, columns, price)
+
+    return priced
+
+
+def opened(
+    found: Outputs, job: Job, columns: Columns, price: Callable[[Job, Columns], Outputs]
+) -> Outputs:
+    """What was priced as listed, over what nobody said: P(fits), and both sides of the interval."""
+    listed = found["fits_probability"]
+    if not any(fact in OF_MEMORY for fact in job.unsaid):
+        own, held = found["log_sd"], found["reserved_log_sd"]
+        sides = {"less_sd": own, "more_sd": own}
+        sides |= {"reserved_less_sd": held, "reserved_more_sd": held}
+        return {**found, **sides, "fits_as_listed": listed}
+    open_ = mixture(job, columns, price)
+    fits = open_.chance()
+    certain = is_certain_oom(found["allocated"] + found["context"], found["capacity"], fits)
+    changed = {"fits_probability": fits, "certain_oom": certain.astype(np.float64)}
+    return {**found, **open_.sides(), **changed, "fits_as_listed": listed}

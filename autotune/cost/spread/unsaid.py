@@ -1,4 +1,4 @@
-"""How far a step may be off by facts of the run that nobody stated, on each side for itself.
+"""How far a step or a peak of memory may be off by facts of the run that nobody stated.
 
 What nobody stated is taken at its default and could as well have one of a few other values. Each is
 priced, so that a kernel of attention counts on long rows and a micro-batch where the step waits for
@@ -10,10 +10,16 @@ t: seconds of the step at the default, t_i at another value, n: values, the defa
 Rows of unknown length count at max_length, so that side is a bound, and the other value is rows as
 short as those of the common instruction set that has the shortest.
 
+A peak of memory has no such sides: with and without checkpointing it is two figures far apart, and
+a run fits or not. So it is priced under every combination of values (`combinations`), and
+`spread.memory` takes the mean of P(fits) and the ends of the mixture.
+
 Covers: lengths that nobody stated or that are estimated, padding, attention, checkpointing, the
-micro-batch, adapted modules, versions. Does not cover: what the links between devices add at
-another value; how the devices share the work; precision and optimizer, which move next to nothing
-where they are hidden (`python -m bench.unsaid`).
+micro-batch, adapted modules, versions; of memory how devices share the work and weights in fp32 as
+well, and neither attention nor lengths. Does not cover: what the links between devices add at
+another value; precision and optimizer, which move next to nothing where they are hidden, nor does
+attention move a peak (`python -m bench.unsaid`); fused kernels and offloading, which somebody
+switches on and says; of memory rows shorter than max_length, since one of that length decides.
 
 Source: derived: the second moment of a discrete distribution about a value that it may have.
 """
@@ -21,6 +27,7 @@ Source: derived: the second moment of a discrete distribution about a value that
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,14 +49,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autotune.cost.columns import BoolArray, FloatArray
+    from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
 
 PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
 LENGTHS, PADDING = "lengths", "padding"
 MICRO_BATCHES = (1, 2, 4, 8, 16)
+SHARDINGS = ("ddp", "zero2", "zero3", "fsdp")
 FOLLOWS_VERSIONS = frozenset({"upcast", "upcast_copy"})  # losses that a release decides
 TARGETS = ((ALL_LINEAR,), (ATTENTION,), ("q_proj", "v_proj"))
-Other = tuple["Job", "Columns", "BoolArray"]  # with another value, and where it can be
+BASE, SHARDING = "method.base", "sharding"
+MEMORY_ALONE = frozenset({BASE, SHARDING})  # facts of which a step's range takes no notice
+TIME_ALONE = frozenset({"attention"})  # and the chance of fitting
+# Before, transformers loaded fp32 unless `torch_dtype` said otherwise; since then as it is stored.
+# Source: transformers modeling_utils.py: 4.57.1 `_get_dtype`, torch's default dtype where none is
+# given; 5.23 from_pretrained, "auto" there.
+LOADS_AS_STORED_FROM = (5,)
+LOADS_BY_ITSELF = frozenset({"", "trl"})  # what drives the Trainer and leaves loading to its user
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Other:
+    """A run with another value of a fact. weight: [rows] of it, where that of the default is 1."""
+
+    value: KnobValue
+    job: Job
+    columns: Columns
+    weight: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +105,8 @@ def _unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
     said = {LENGTHS: _estimated_lengths(job, columns), PADDING: _padding(job, columns)}
     short = _rows_as_short(job, columns)
     others = {LENGTHS: short} if short else {}
-    others |= {f: list(CHOICES[f](job, columns)) for f in job.unsaid if f in CHOICES}
+    open_ = [fact for fact in job.unsaid if fact in CHOICES and fact not in MEMORY_ALONE]
+    others |= {fact: _others(fact, job, columns) for fact in open_}
     found = said | _among(job, columns, others)
     return {fact: sides for fact, sides in found.items() if sides is not None}
 
@@ -109,7 +136,7 @@ def _rows_as_short(job: Job, columns: Columns) -> list[Other]:
     short = published(SHORT_ROWS, job.model.vocab_size)
     most = min(int(short.p95), job.max_length) if short else job.max_length
     rows = Lengths((float(most),) * 2, float(most), most, known=True)
-    return [(replace(job, lengths=rows), columns, follows)]
+    return [Other(most, replace(job, lengths=rows), columns, follows.astype(np.float64))]
 
 
 def _padding(job: Job, columns: Columns) -> Sides | None:
@@ -122,20 +149,76 @@ def _padding(job: Job, columns: Columns) -> Sides | None:
 
 
 def _among(job: Job, columns: Columns, others: dict[str, list[Other]]) -> dict[str, Sides]:
-    """By fact: values as likely as the default."""
+    """By fact: values as likely as the default, or by their weight."""
     if not others:
         return {}
-    asked = [(job, columns), *(own[:2] for each in others.values() for own in each)]
+    asked = [(job, columns), *((x.job, x.columns) for each in others.values() for x in each)]
     usual, *steps = _steps_s(asked)
     found, left = {}, iter(steps)
     for fact, each in others.items():
         values, faster, slower = np.ones(columns.rows), *np.zeros((2, columns.rows))
-        for _, _, can in each:
-            apart = np.where(can, np.log(next(left) / usual), 0.0)
-            faster, slower = faster + np.minimum(apart, 0) ** 2, slower + np.maximum(apart, 0) ** 2
-            values = values + can
+        for other in each:
+            apart = np.where(other.weight > 0.0, np.log(next(left) / usual), 0.0)
+            faster = faster + other.weight * np.minimum(apart, 0) ** 2
+            slower = slower + other.weight * np.maximum(apart, 0) ** 2
+            values = values + other.weight
         found[fact] = Sides(faster / values, slower / values)
     return found
+
+
+def _others(fact: str, job: Job, columns: Columns) -> list[Other]:
+    """The run with each other value of a fact."""
+    if fact in OF_THE_JOB:
+        return other_jobs(fact, job, columns)
+    return [
+        Other(value, job, columns.holding(fact, value), can.astype(np.float64))
+        for value, can in KNOBS_OPEN[fact](job, columns)
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combinations:
+    """Every combination of what the knobs that nobody stated may be, the one as listed first.
+
+    columns: theirs, one after the other, each of all rows. weights: [combinations, rows], which sum
+    to 1. values: by knob the value of each, None where it is as listed.
+    """
+
+    columns: Columns
+    weights: FloatArray
+    values: dict[str, tuple[KnobValue | None, ...]]
+
+
+def combinations(job: Job, columns: Columns) -> Combinations:
+    """Of the knobs among `job.unsaid`; those that no row can have are left out."""
+    names = [name for name in job.unsaid if name in KNOBS_OPEN and name not in TIME_ALONE]
+    listed = np.ones(columns.rows)
+    each = []
+    for name in names:
+        others = [(value, can * 1.0) for value, can in KNOBS_OPEN[name](job, columns)]
+        weights = [(None, listed), *((value, can) for value, can in others if can.any())]
+        total = sum(own for _, own in weights)
+        each.append([(value, own / total) for value, own in weights])
+    found = []
+    for chosen in product(*each):
+        weight = np.prod([own for _, own in chosen], axis=0) if chosen else listed
+        if np.any(weight > 0.0):
+            found.append((tuple(value for value, _ in chosen), weight))
+    each_of = []
+    for own, _ in found:
+        rows = columns
+        for name, value in zip(names, own, strict=True):
+            rows = rows if value is None else rows.holding(name, value)
+        each_of.append(rows)
+    values = {name: tuple(own[i] for own, _ in found) for i, name in enumerate(names)}
+    return Combinations(Columns.stacked(each_of), np.stack([own for _, own in found]), values)
+
+
+def other_jobs(fact: str, job: Job, columns: Columns) -> list[Other]:
+    """The job with each other value of a fact that is no knob."""
+    found = (Other(value, own, columns, weight * np.ones(columns.rows))
+             for value, own, weight in OF_THE_JOB[fact](job, columns))  # fmt: skip
+    return [own for own in found if own.weight.any()]
 
 
 def _steps_s(asked: Sequence[tuple[Job, Columns]]) -> list[FloatArray]:
@@ -152,27 +235,31 @@ def _steps_s(asked: Sequence[tuple[Job, Columns]]) -> list[FloatArray]:
     return [found[place] for place in range(len(asked))]
 
 
-def _attention(job: Job, columns: Columns) -> Iterator[Other]:
+def _attention(job: Job, columns: Columns) -> Iterator[Value]:  # noqa: ARG001 - one signature
     flash = columns.device("compute_capability") >= FLASH_CAPABILITY
     for value, can in (("eager", True), ("sdpa", True), ("flash_attention_2", flash)):
-        yield job, columns.holding("attention", value), can & ~columns.equals("attention", value)
+        yield value, can & ~columns.equals("attention", value)
 
 
-def _checkpointing(job: Job, columns: Columns) -> Iterator[Other]:
+def _checkpointing(job: Job, columns: Columns) -> Iterator[Value]:  # noqa: ARG001 - one signature
     for value in ("none", "full"):
-        own = columns.equals("activation_checkpointing", value)
-        yield job, columns.holding("activation_checkpointing", value), ~own
+        yield value, ~columns.equals("activation_checkpointing", value)
 
 
-def _micro_batch(job: Job, columns: Columns) -> Iterator[Other]:
+def _micro_batch(job: Job, columns: Columns) -> Iterator[Value]:
     own = columns.number("micro_batch_size")
     of_device = job.global_batch_size / columns.number("offer.count")
     for value in MICRO_BATCHES:
-        can = (of_device % value == 0) & (own != value)
-        yield job, columns.holding("micro_batch_size", value), can
+        yield value, (of_device % value == 0) & (own != value)
 
 
-def _targets(job: Job, columns: Columns) -> Iterator[Other]:
+def _sharding(job: Job, columns: Columns) -> Iterator[Value]:  # noqa: ARG001 - one signature
+    several = columns.number("offer.count") > 1
+    for value in SHARDINGS:
+        yield value, several & ~columns.equals(SHARDING, value)
+
+
+def _targets(job: Job, columns: Columns) -> Iterator[OtherJob]:  # noqa: ARG001 - one signature
     if not job.method.is_lora:
         return
     known = {ALL_LINEAR, ATTENTION, *(linear.name for linear in job.model.linears)}
@@ -180,10 +267,10 @@ def _targets(job: Job, columns: Columns) -> Iterator[Other]:
         found = resolve_targets(job.model, names) if known.issuperset(names) else ()
         if found and found != job.method.targets:
             own = replace(job, method=replace(job.method, targets=found))
-            yield own, columns, np.ones(columns.rows, np.bool_)
+            yield ",".join(names), own, 1.0
 
 
-def _versions(job: Job, columns: Columns) -> Iterator[Other]:
+def _versions(job: Job, columns: Columns) -> Iterator[OtherJob]:  # noqa: ARG001 - one signature
     """The catalogue's dated profiles, with the job's trainer, its code and its kernels."""
     own = job.software
     for each in load_software().values():
@@ -195,14 +282,46 @@ def _versions(job: Job, columns: Columns) -> Iterator[Other]:
         if own.loss in FOLLOWS_VERSIONS:
             changed = replace(changed, loss=loss_kind(changed, own.trainer))
         if changed != own:
-            yield replace(job, software=changed), columns, np.ones(columns.rows, np.bool_)
+            yield each.name, replace(job, software=changed), 1.0
 
 
+def _wide_weights(job: Job, columns: Columns) -> Iterator[OtherJob]:
+    """Weights in fp32 where 16 bit is counted, and only whoever loads them knows.
+
+    As likely as not under a transformers that loads fp32 by itself, and in full by FSDP under mixed
+    precision, which makes fp32 of what is trained however it was loaded. Where the version is
+    assumed as well, it is one of the things that one run in ten holds (`spread.fitting`). Source:
+    accelerate 1.15 utils/fsdp_utils.py, fsdp2_prepare_model, and accelerator.py, of FSDP.
+    """
+    if job.method.base != "16bit" or not loads_by_itself(job):
+        return
+    old = job.software.transformers < LOADS_AS_STORED_FROM
+    several = columns.equals(SHARDING, "fsdp") & (columns.number("offer.count") > 1)
+    widened = several & columns.equals("precision", "bf16", "fp16") & (not job.method.is_lora)
+    wide = replace(job, method=replace(job.method, base="32bit"))
+    yield "32bit", wide, (widened | old).astype(np.float64)
+
+
+def loads_by_itself(job: Job) -> bool:
+    """Whether the weights' dtype is the user's own code's to say, and else the library's."""
+    own = job.software
+    plain = own.stack == "hf" and not own.own_model and own.kernels != "unsloth"
+    return plain and own.trainer in LOADS_BY_ITSELF
+
+
+Value = tuple["KnobValue", "BoolArray"]  # another value, and where it can be
+OtherJob = tuple[str, "Job", "FloatArray | float"]  # what it is called, and its weight
 # By what `Job.unsaid` calls a fact: the values that it may have beside the one that is priced.
-CHOICES: dict[str, Callable[[Job, Columns], Iterator[Other]]] = {
+KNOBS_OPEN: dict[str, Callable[[Job, Columns], Iterator[Value]]] = {
     "attention": _attention,
     "activation_checkpointing": _checkpointing,
     "micro_batch_size": _micro_batch,
+    SHARDING: _sharding,
+}
+OF_THE_JOB: dict[str, Callable[[Job, Columns], Iterator[OtherJob]]] = {
     "method.targets": _targets,
     "software": _versions,
+    BASE: _wide_weights,
 }
+CHOICES = (*KNOBS_OPEN, *OF_THE_JOB)
+OF_MEMORY = frozenset(CHOICES) - TIME_ALONE

@@ -48,6 +48,8 @@ STATED = {  # causes that a line of the job file settles
         "whether activations are checkpointed: `--set activation_checkpointing=full`, or none"
     ),
     "micro_batch_size": "the micro-batch: `--set micro_batch_size=N`",
+    "sharding": "how the devices share the work: `--set sharding=NAME`",
+    "method.base": "the dtype that weights are loaded in: state method.base, 16bit or 32bit",
     "method.targets": "which modules have adapters: state method.targets",
     "software": "the versions that run: state software, `--set software.transformers=VERSION`",
     "compile": "what torch.compile gains here: time a few steps with and without it",

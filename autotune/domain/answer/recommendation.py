@@ -13,6 +13,8 @@ from autotune.domain.answer.limits import misses, odds
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.domain.answer.limits import LimitOdds, Miss, ShortRows
     from autotune.domain.answer.tiebreak import Tiebreak
     from autotune.domain.answer.waterfall import WhatIf
@@ -267,6 +269,32 @@ class Narrowing(Answer):
     what: str
     p10: float
     p90: float
+
+
+@dataclass(frozen=True, slots=True)
+class FitsIf(Answer):
+    """How sure it is that a run fits if one thing that nobody said of it has this value.
+
+    required_bytes: on each device, with all else as it is listed. assumed: the value is listed.
+    """
+
+    fact: str
+    value: str
+    fits_probability: float
+    required_bytes: float
+    assumed: bool
+
+
+TURNS = 0.1  # of P(fits): less between two values decides nothing
+
+
+def open_facts_of(fits_if: Sequence[FitsIf]) -> list[str]:
+    """The facts on which it turns whether the run fits, the most decisive first."""
+    by_fact: dict[str, list[float]] = {}
+    for each in fits_if:
+        by_fact.setdefault(each.fact, []).append(each.fits_probability)
+    apart = {fact: max(own) - min(own) for fact, own in by_fact.items()}
+    return sorted((fact for fact in apart if apart[fact] > TURNS), key=lambda fact: -apart[fact])
 
 
 @dataclass(frozen=True, slots=True)

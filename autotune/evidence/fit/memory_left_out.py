@@ -19,6 +19,7 @@ import numpy as np
 from autotune.cost.columns import Component
 from autotune.cost.constants import CACHED, CLAIM_KINDS, CROWDED, ROOMY, Claims
 from autotune.cost.memory import component as memory
+from autotune.cost.spread.memory import opened
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import OUTPUTS
 from autotune.evidence.cases import (
@@ -121,7 +122,8 @@ def _price(
     def outputs(job: Job, columns: Columns) -> Outputs:
         peak = peaks.get((group, id(job))) or memory.DevicePeak.of(job, columns, model)
         peaks[group, id(job)] = peak
-        return _outputs(job, columns, model, peak)
+        found = _outputs(job, columns, model, peak)
+        return opened(found, job, columns, lambda own, rows: memory.price_memory(own, rows, model))
 
     component = Component("memory", memory.READS, outputs)
     found: Predicted = {}

@@ -187,9 +187,8 @@ def _is_kept(case: MeasuredCase, seen: Observation, own: Prediction) -> bool:
         return bool(seen.value <= own.step_s * np.exp(Z90 * slow))
     most = READ_AS.get(seen.kind, "driver")
     least = READ_AS.get(seen.kind, "allocated")
-    spread = {"allocated": own.memory_log_sd}
-    above = own.memory[most] * np.exp(Z90 * spread.get(most, own.reserved_log_sd))
-    below = own.memory[least] * np.exp(-Z90 * spread.get(least, own.reserved_log_sd))
+    below = own.memory[least] * np.exp(-Z90 * own.memory_sides(least)[0])
+    above = own.memory[most] * np.exp(Z90 * own.memory_sides(most)[1])
     if case.longest_known:
         return bool(below <= seen.value <= above)
     return bool(seen.value <= above if case.capped else below <= seen.value)

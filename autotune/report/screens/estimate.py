@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Paragraph, Section
 from autotune.report.phrases import seconds_span, usd_span
@@ -23,6 +24,7 @@ from autotune.report.screens.screen import (
 )
 from autotune.report.screens.tune import bound_phrase, opening_blocks
 from autotune.report.sections.limits import claim_section
+from autotune.report.sections.memory import open_section
 from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import EstimatePayload, Row
 
-NAME, PARTS = 48, 4
+NAME, PARTS, FACTS = 48, 4, 3
 WORTH = 0.01  # of the whole: a part that is named
 
 
@@ -43,8 +45,11 @@ def estimate_screen(payload: EstimatePayload, *, width: int = 80, colour: bool =
 def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
     row, asked = payload.row, payload.asked
     missing = payload.shortfall
-    sections = [Section("", tuple(_opening(payload, row, tight)))]
-    if missing is not None:
+    sections = [
+        Section("", tuple(_opening(payload, row, tight))),
+        open_section(payload.fits_if, fewer(FACTS, tight, 4)),
+    ]
+    if missing is not None and not _fits_as_listed(payload):
         sections.append(why_section(missing, tight, nearest=False))
         changes = payload.relaxations or ()
         sections += relaxed_sections(changes, asked, "estimate", tight)
@@ -58,6 +63,14 @@ def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
         next_section(payload.next),
         closing_section(payload),
     ]
+
+
+def _fits_as_listed(payload: EstimatePayload) -> bool:
+    """Whether nothing is short but words: with the settings as listed the run fits."""
+    missing, listed = payload.shortfall, payload.fits_as_listed
+    return (
+        missing is not None and missing.over_bytes <= 0 and (listed or 0.0) >= FEASIBLE_PROBABILITY
+    )
 
 
 def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:

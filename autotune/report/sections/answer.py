@@ -37,7 +37,12 @@ from autotune.report.sections.limits import (
     contradictions_section,
     limit_phrases,
 )
-from autotune.report.sections.memory import nothing_fits, shortfall_sections, traced_blocks
+from autotune.report.sections.memory import (
+    nothing_fits,
+    open_section,
+    shortfall_sections,
+    traced_blocks,
+)
 from autotune.report.sections.settings import (
     alternatives_section,
     front_section,
@@ -108,6 +113,7 @@ def estimate_sections(payload: EstimatePayload) -> list[Section]:
     late = limit_blocks(payload.limits, payload.job)
     sections = [
         Section("", (lead, *open_blocks(payload), *late, fits)),
+        open_section(payload.fits_if),
         *_missing(payload),
         claim_section(payload.claim),
         contradictions_section(payload.contradictions),

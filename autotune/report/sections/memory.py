@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.answer.recommendation import open_facts_of
 from autotune.domain.units import format_bytes, format_count, format_seconds, format_usd
 from autotune.report.layout.bars import MEMORY_LABELS, memory_bars
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, table
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.answer.recommendation import (
         Asked,
+        FitsIf,
         Relaxation,
         SearchRecord,
         Shortfall,
@@ -266,3 +268,26 @@ def _failure(failed: dict[str, Any] | AtOp) -> str:
         f"in step {failed['step']} {_at(failed['phase'], failed['op'])}, "
         f"asking for {format_bytes(failed['size_bytes'])}"
     )
+
+
+def open_section(fits_if: Sequence[FitsIf], most: int | None = None) -> Section:
+    """How likely it fits by each thing that nobody said, where it turns on it."""
+    facts = open_facts_of(fits_if)[:most]
+    lines = tuple(
+        f"{fact}: {', '.join(_value_phrase(x) for x in fits_if if x.fact == fact)}"
+        f"{OLD_LOADING if fact == 'method.base' else ''}"
+        for fact in facts
+    )
+    return Section("P(fits) by what nobody said", (Bullets(lines),) if lines else ())
+
+
+OLD_LOADING = (
+    "; 32bit is what Transformers before 5 loads unless dtype is given, and what FSDP under mixed "
+    "precision trains"
+)
+
+
+def _value_phrase(own: FitsIf) -> str:
+    listed = ", listed" if own.assumed else ""
+    needed = format_bytes(own.required_bytes)
+    return f"{own.value} {chance(own.fits_probability)} ({needed}{listed})"
