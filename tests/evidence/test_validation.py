@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autotune.cost.columns import Table
+from autotune.cost.spread.memory import SIDES
 from autotune.evidence.cases import MeasuredCase, Skipped, weighted_quantile
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.validation.validate import validate
@@ -50,6 +51,8 @@ def price(job: Job, candidates: Candidates) -> Any:
         kind=0.0,
         reserved_kind=0.0,
         slack_log_sd=0.0,
+        fits_as_listed=1.0,
+        **dict.fromkeys(SIDES, 0.1),
     )
     return SimpleNamespace(
         job=job,

@@ -172,7 +172,7 @@ def _others(fact: str, job: Job, columns: Columns) -> list[Other]:
         return other_jobs(fact, job, columns)
     return [
         Other(value, job, columns.holding(fact, value), can.astype(np.float64))
-        for value, can in KNOBS_OPEN[fact](job, columns)
+        for value, can in OPEN_KNOBS[fact](job, columns)
     ]
 
 
@@ -191,11 +191,11 @@ class Combinations:
 
 def combinations(job: Job, columns: Columns) -> Combinations:
     """Of the knobs among `job.unsaid`; those that no row can have are left out."""
-    names = [name for name in job.unsaid if name in KNOBS_OPEN and name not in TIME_ALONE]
+    names = [name for name in job.unsaid if name in OPEN_KNOBS and name not in TIME_ALONE]
     listed = np.ones(columns.rows)
     each = []
     for name in names:
-        others = [(value, can * 1.0) for value, can in KNOBS_OPEN[name](job, columns)]
+        others = [(value, can * 1.0) for value, can in OPEN_KNOBS[name](job, columns)]
         weights = [(None, listed), *((value, can) for value, can in others if can.any())]
         total = sum(own for _, own in weights)
         each.append([(value, own / total) for value, own in weights])
@@ -312,7 +312,7 @@ def loads_by_itself(job: Job) -> bool:
 Value = tuple["KnobValue", "BoolArray"]  # another value, and where it can be
 OtherJob = tuple[str, "Job", "FloatArray | float"]  # what it is called, and its weight
 # By what `Job.unsaid` calls a fact: the values that it may have beside the one that is priced.
-KNOBS_OPEN: dict[str, Callable[[Job, Columns], Iterator[Value]]] = {
+OPEN_KNOBS: dict[str, Callable[[Job, Columns], Iterator[Value]]] = {
     "attention": _attention,
     "activation_checkpointing": _checkpointing,
     "micro_batch_size": _micro_batch,
@@ -323,5 +323,5 @@ OF_THE_JOB: dict[str, Callable[[Job, Columns], Iterator[OtherJob]]] = {
     "software": _versions,
     BASE: _wide_weights,
 }
-CHOICES = (*KNOBS_OPEN, *OF_THE_JOB)
+CHOICES = (*OPEN_KNOBS, *OF_THE_JOB)
 OF_MEMORY = frozenset(CHOICES) - TIME_ALONE
