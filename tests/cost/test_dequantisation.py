@@ -82,3 +82,35 @@ def test_fsdp_hands_a_module_16_bit_so_nothing_is_written_wide(lab: Any) -> None
     copied = [moved(lab, own, count=2) for own in (job, narrow)]
     assert shared[0] == pytest.approx(shared[1], rel=0.15)
     assert copied[0] - copied[1] > 2 * 12 * WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("version", "kernels", "double_quant", "least", "most"),
+    [
+        (
+            (0, 43, 3),
+            "eager",
+            False,
+            34.0,
+            55.0,
+        ),  # 20.5 + 14.0 us; with quantised scales 31.6 + 24.4
+        ((0, 45, 5), "eager", True, 34.0, 55.0),
+        ((0, 49, 2), "eager", False, 65.0, 72.0),  # 37.2 + 31.4 us
+        ((0, 49, 2), "eager", True, 108.0, 118.0),  # 61.5 + 51.7 us
+        ((0, 49, 2), "unsloth", True, 34.0, 55.0),
+    ],
+)
+def test_operators_of_torch_make_the_processor_unpack_slower(
+    lab: Any,
+    version: tuple[int, ...],
+    kernels: str,
+    *,
+    double_quant: bool,
+    least: float,
+    most: float,
+) -> None:
+    """What `MatMul4Bit` of each release took of a processor where a kernel takes 14 and 10 us."""
+    job = job_of(lab, bitsandbytes=version, kernels=kernels)
+    job = replace(job, method=replace(job.method, double_quant=double_quant))
+    forward, backward = dequantisation.unpacking_kernels(job)
+    assert least < forward * 14.0 + backward * 10.0 < most

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 # Source: bitsandbytes-foundation/bitsandbytes pull request 1747.
 LOOKED_UP_FROM, LOOKED_UP = (0, 48), 0.6
 
+# What the processor does to unpack one 4-bit linear, forward and backward, in kernels. bitsandbytes
+# calls its library outright, and from this release on through operators of torch; scales that are
+# quantised too take two more kernels. Source: `MatMul4Bit` of 0.43.3, 0.45.5 and 0.49.2 in a chain
+# of fifty, the library's functions replaced by nothing, beside plain products, on the processor
+# where a kernel takes 14 and 10 us (`launch`): 20 and 14 us (quantised scales: 31 and 24), since 37
+# and 31 (62 and 52). Unsloth calls the library itself.
+OPERATORS_FROM = (0, 46)
+OUTRIGHT = 2.0, 2.0
+BY_OPERATORS = {False: (2.7, 3.1), True: (4.4, 5.2)}  # by whether scales are quantised
+
 
 # auto-gptq without a compiled kernel that trains: shifted copies, masks, zeros and scales of all
 # weights as tensors of their own, a kernel each. Derived from its operations (qlinear_cuda_old.py,
@@ -49,6 +59,16 @@ def unpacking(job: Job) -> float:
     if job.method.base != "nf4" or job.software.gptq != "none":
         return 0.0
     return LOOKED_UP if (job.software.bitsandbytes or (0,)) >= LOOKED_UP_FROM else 1.0
+
+
+def unpacking_kernels(job: Job) -> tuple[float, float]:
+    """Kernels that the processor's work on one packed linear counts as, forward and backward."""
+    if not (job.method.is_lora and job.method.base == "nf4"):
+        return 0.0, 0.0
+    own = job.software.gptq != "none" or job.software.kernels == "unsloth"
+    if own or (job.software.bitsandbytes or (0,)) < OPERATORS_FROM:
+        return OUTRIGHT
+    return BY_OPERATORS[job.method.double_quant]
 
 
 def dequantised_weights(job: Job) -> float:

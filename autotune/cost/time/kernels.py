@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
-from autotune.cost.time.dequantisation import wide_linears
+from autotune.cost.time.dequantisation import unpacking_kernels, wide_linears
 from autotune.cost.time.flops import head_weights, products
 from autotune.frozen import dataclass
 
@@ -320,9 +320,9 @@ def launches(
     ahead, back = dora.kernels(job, fp32=fp32_adapters)
     forward += adapted * (adapter.forward + ahead)
     backward += adapted * (adapter.backward + back)
-    if method.is_lora and method.base == "nf4":
-        forward += 2 * matrices
-        backward += 2 * matrices
+    unpacked = unpacking_kernels(job)
+    forward += unpacked[0] * matrices
+    backward += unpacked[1] * matrices
     if wide_linears(job):  # of weights, there and back, of inputs and of outputs
         forward += ADAPTER_WEIGHT * 4 * matrices
         backward += ADAPTER_WEIGHT * 2 * matrices

@@ -255,7 +255,7 @@ def _bin(
     return ReliabilityBin(low, high, n, hidden, sum(said) / n, fitted / n, p10, p90)
 
 
-def share_interval(hits: int, n: int) -> tuple[float, float]:
+def share_interval(hits: float, n: int) -> tuple[float, float]:
     """80 % interval of a share.
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference" (1927).

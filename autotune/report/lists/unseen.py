@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import format_count
+from autotune.evidence.validation.verdicts import share_interval
 from autotune.report.layout.blocks import Block, Paragraph, Section, Table, bullets, section, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def percent(value: float | None) -> str:
@@ -122,11 +123,24 @@ def _unseen_lines(left_out: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _acquainted(kinds: Mapping[str, Mapping[str, Any]]) -> str:
-    return "; ".join(
+    lines = [
         f"{_KINDS[kind]} {percent(own['share'])} ({format_count(own['sources'])} "
         f"{'source' if own['sources'] == 1 else 'sources'}; weighing them equally "
         f"{percent(own['share_of_sources'])})"
         for kind, own in kinds.items()
+    ]
+    return "; ".join([*lines, _of_all(list(kinds.values()))])
+
+
+def _of_all(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """What so few sources leave open: runs of one move together, so that each is a draw."""
+    judged = [own for own in kinds if own["share_of_sources"] is not None]
+    sources = sum(own["sources"] for own in judged)
+    share = sum(own["sources"] * own["share_of_sources"] for own in judged) / max(sources, 1)
+    low, high = share_interval(share * sources, max(sources, 1))
+    return (
+        f"of all {percent(share)} with sources weighing the same, which {format_count(sources)} of "
+        f"them may show where the true share is {percent(low)} to {percent(high)}"
     )
 
 
