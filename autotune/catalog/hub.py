@@ -77,9 +77,9 @@ def cached_repository(name: str, *, kind: str = "models") -> Path | None:
         return None
 
 
-def cached_snapshot(name: str, *, kind: str = "models") -> Path | None:
-    """The folder of files of a cached repository."""
-    folder = cached_repository(name, kind=kind)
+def cached_dataset(name: str) -> Path | None:
+    """The folder of files of a cached data set."""
+    folder = cached_repository(name, kind="datasets")
     return next(iter(_snapshots(folder)), None) if folder else None
 
 

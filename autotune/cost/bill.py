@@ -2,7 +2,7 @@
 
 In here: the arrays of a bill, the parts and the interval of one candidate, what bounds it, its
 verdict, and when a longer start has paid for itself. Not in here: the components' formulas (`time`,
-`memory`) and what they add up to (`work`).
+`memory`) and what they add up to (`run_time`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.run_time import RunTime, links_s, micro_steps
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time.checkpoint import interruptions_variance, saves
-from autotune.cost.work import Work, links_s, micro_steps
 from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import (
     COMPONENT_OF,
@@ -156,8 +156,8 @@ class Bill:
 
 def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     """[s] the parts of the candidates at `at`, by the names of `TimeParts`."""
-    work = Work.of(bill.job, bill.tables.at(at), bill.candidates.take(at))
-    return work.parts(bill.interval_steps[at], bill.duration_s[at])
+    run = RunTime.of(bill.job, bill.tables.at(at), bill.candidates.take(at))
+    return run.parts(bill.interval_steps[at], bill.duration_s[at])
 
 
 def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.cost.columns import Table
 from autotune.cost.constants import constants
-from autotune.cost.work import micro_steps
+from autotune.cost.run_time import micro_steps
 from autotune.domain.candidates import OFFER
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The model of the finished run's bill: components composed over candidates.
 
-    cost        = duration x price; duration: `work`
+    cost        = duration x price; duration: `run_time`
 
 In here: which components there are, how they are composed, what calibration does to them, and the
 component of prices. Not in here: the components (`time`, `memory`), what a bill answers (`bill`).
@@ -17,9 +17,9 @@ from autotune.cost.bill import Bill
 from autotune.cost.columns import Columns, Component, Outputs, Table, Tables, tabulate
 from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
+from autotune.cost.run_time import RunTime, knob_values
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.cost.work import Work, knob_values
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
@@ -63,22 +63,22 @@ class CostModel:
     def price(self, candidates: Candidates) -> Bill:
         """The bill of every candidate. [n] candidates cost a few array passes."""
         job, tables = self.job, self._tables(candidates)
-        work = Work.of(job, tables, candidates)
-        interval = work.interval_steps(job.limits)
-        duration = work.duration_s(job.limits, interval)
+        run = RunTime.of(job, tables, candidates)
+        interval = run.interval_steps(job.limits)
+        duration = run.duration_s(job.limits, interval)
         limit, short = checkpoint.kept_on_disk(
             knob_values(candidates, "save_total_limit"),
             tables["checkpoint"].gather("bytes"),
             tables["checkpoint"].gather("disk_bytes"),
-            checkpoint.saves(work.steps, interval),
+            checkpoint.saves(run.steps, interval),
         )
         return Bill(
             job=job,
             candidates=candidates,
             tables=tables,
             basis="modelled" if self.calibration.is_empty else "calibrated",
-            steps=work.steps,
-            step_s=work.step_s,
+            steps=run.steps,
+            step_s=run.step_s,
             interval_steps=interval,
             save_total_limit=limit,
             duration_s=duration,

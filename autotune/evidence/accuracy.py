@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from autotune.cost.constants import KINDS, RESERVED_KINDS
+from autotune.cost.run_time import links_s, micro_steps
 from autotune.cost.spread.memory import SIDES
-from autotune.cost.work import links_s, micro_steps
 from autotune.domain.candidates import by_job
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.cases import READ_AS, left_out_key

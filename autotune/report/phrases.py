@@ -285,6 +285,12 @@ def moved_cells(before: float, after: float, show: Callable[[float], str]) -> tu
     return show(before), show(after), change_phrase(before, after, show)
 
 
+def signed(change: float, show: Callable[[float], str]) -> str:
+    """A change with its sign; nothing has none."""
+    sign = "+" if change > 0 else "-" if change < 0 else ""
+    return f"{sign}{show(abs(change))}"
+
+
 def change_phrase(before: float, after: float, show: Callable[[float], str]) -> str:
     """A signed change with its percentage: "-25.6 h (-67%)"."""
     if before == after:

@@ -25,8 +25,8 @@ import numpy as np
 
 from autotune.cost.bill import step_log_sd
 from autotune.cost.memory import component as memory
+from autotune.cost.run_time import RunTime, links_s
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
-from autotune.cost.work import Work, links_s
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import KNOBS
 from autotune.search.alternatives import neighbours, proposal_order
@@ -75,7 +75,7 @@ class BilledCandidates:
         """Keep the bill and its parameters; objective: dollars or seconds."""
         self.bill, self.space, self.objective = bill, space, objective
         self.limit = bill.usable_bytes
-        self._last: tuple[Indices, Work] | None = None
+        self._last: tuple[Indices, RunTime] | None = None
 
     def __len__(self) -> int:
         return len(self.bill)
@@ -148,9 +148,9 @@ class BilledCandidates:
         return columns, dimensions
 
     @cached_property
-    def _work(self) -> Work:
+    def _run(self) -> RunTime:
         """What the objective is composed of."""
-        return Work.of(self.bill.job, self.bill.tables, self.bill.candidates)
+        return RunTime.of(self.bill.job, self.bill.tables, self.bill.candidates)
 
     @cached_property
     def _usd_per_hour(self) -> FloatArray:
@@ -158,20 +158,20 @@ class BilledCandidates:
 
     @cached_property
     def _predicted(self) -> dict[str, FloatArray]:
-        work = self._work
+        run = self._run
         return {
-            "compute": work.accumulation * work.busy_s + work.per_step_s,
-            "data": work.batch_s,
-            "save": work.save_s,
-            "compile": work.compile_s,
-            "evaluation": work.evaluation_s * (work.evaluations > 0),
+            "compute": run.accumulation * run.busy_s + run.per_step_s,
+            "data": run.batch_s,
+            "save": run.save_s,
+            "compile": run.compile_s,
+            "evaluation": run.evaluation_s * (run.evaluations > 0),
             MEMORY: self.bill.memory_bytes,
         }
 
     @cached_property
     def _summands(self) -> dict[str, FloatArray]:
         """[n] s of an optimizer step: computing, communication, optimizer."""
-        tables, accumulation = self.bill.tables, self._work.accumulation
+        tables, accumulation = self.bill.tables, self._run.accumulation
         return {
             "computing": accumulation * tables["compute"].gather("micro_step_s"),
             "communication": links_s(tables, accumulation),
@@ -221,9 +221,9 @@ class BilledCandidates:
     def _duration_s(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
         """[s] The run with its parts so many times as long, its saves as far apart as is best."""
         if self._last is None or self._last[0] is not at:  # the same are asked for again
-            self._last = (at, self._work.at(at))
-        limits, work = self.bill.job.limits, self._last[1].times(factors)
-        return work.duration_s(limits, work.interval_steps(limits))
+            self._last = (at, self._run.at(at))
+        limits, run = self.bill.job.limits, self._last[1].times(factors)
+        return run.duration_s(limits, run.interval_steps(limits))
 
     def params(self, index: int) -> dict[str, Any]:
         """The parameters of a candidate."""

@@ -1,7 +1,8 @@
 """What a trainer is here: its own file read, patched where it stands, or exported from nothing.
 
-Adding a trainer: a folder with a class of `Trainer`, its name in `autotune.trainers.registry`, and
-its keys in `data/`, which `bench/trainer_schemas.py` writes.
+Adding a trainer: a module, or a folder where it is long, with a class of `Trainer`, its name in
+`registry`, its keys in `data/`, which `bench/trainer_schemas.py` writes, and in `scope` the keys by
+which its file says that it is another kind of training.
 """
 
 from __future__ import annotations

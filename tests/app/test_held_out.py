@@ -10,7 +10,7 @@ import pytest
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.export import export
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.work import evaluations
+from autotune.cost.run_time import evaluations
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from autotune.catalog.devices import find_device
+from autotune.cost.run_time import evaluations
 from autotune.cost.time import compute, evaluation
-from autotune.cost.work import evaluations
 from autotune.domain.job import Evaluation
 
 GEMMA, LLAMA = "google/gemma-2-2b", "meta-llama/Llama-2-7b-hf"

@@ -57,7 +57,7 @@ def data_files(path: Path) -> tuple[Path, ...]:
     name = as_hub_id(path)
     if name is None:
         return _missing(path)
-    snapshot = hub.cached_snapshot(name, kind="datasets")
+    snapshot = hub.cached_dataset(name)
     if snapshot is not None:
         return _of_folder(snapshot)
     msg = f"{name} is no file here, nor a data set in the hub's cache"

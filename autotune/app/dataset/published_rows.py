@@ -37,7 +37,7 @@ def published_rows(section: DataSection, model: Model, base_dir: Path) -> Publis
     from autotune.catalog import hub
 
     name = as_hub_id(path)
-    if name is not None and hub.cached_snapshot(name, kind="datasets") is not None:
+    if name is not None and hub.cached_dataset(name) is not None:
         return ()
     for text in (section.dataset, name or "", path.name):
         names = published_names(text)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.whatif.hypotheses import AS_STATED, OTHER_CONFIG, hypotheses_of, padded_tokens
-from autotune.cost.work import knob_values
+from autotune.cost.run_time import knob_values
 from autotune.domain.answer.waterfall import Competing, DecidingCheck, MeasuredGap
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.errors import InputError

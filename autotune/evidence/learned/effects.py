@@ -39,7 +39,7 @@ from autotune.cost.learned import (
     tokens_of,
     unsettled,
 )
-from autotune.cost.work import micro_steps
+from autotune.cost.run_time import micro_steps
 from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepError
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused

@@ -17,7 +17,7 @@ import torch
 
 from .ranks import several, together
 
-EVALUATIONS = 3
+EVALUATIONS, SAVES = 3, 2
 LOADER_BATCHES, LOADER_SECONDS = 24, 2.0
 
 
@@ -38,12 +38,12 @@ def evaluation(trainer: Any, clock: Any, batch: dict[str, torch.Tensor]) -> dict
     }  # fmt: skip
 
 
-def checkpoint(trainer: Any, clock: Any, saves: int = 2) -> dict[str, Any]:  # noqa: ANN401
+def checkpoint(trainer: Any, clock: Any) -> dict[str, Any]:  # noqa: ANN401
     """[s, bytes] of the Trainer's own checkpoints, written until the disk has them, and read."""
     folder = Path(trainer.args.output_dir)
     found: dict[str, Any] = {"saves_s": [], "fsync_s": []}
     try:
-        for _ in range(saves):
+        for _ in range(SAVES):
             trainer.state.global_step += 1
             begun = clock.now()
             trainer._save_checkpoint(trainer.model, trial=None)  # noqa: SLF001 - the real save

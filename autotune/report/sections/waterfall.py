@@ -16,6 +16,7 @@ from autotune.report.layout.blocks import (
     section,
     table,
 )
+from autotune.report.phrases import signed
 from autotune.report.sections.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
@@ -158,23 +159,13 @@ def options_section(options: Sequence[SideOption]) -> Section:
     rows = (
         (
             f"{each.change} {each.from_} -> {each.to}",
-            _signed(each.duration_s),
-            _signed_usd(each.cost_usd),
+            signed(each.duration_s, format_seconds),
+            signed(each.cost_usd, format_usd),
         )
         for each in options
     )
     notes = bullets(f"{each.change}: {each.why}" for each in options if each.why)
     return section(title, table(rows, "change", ">duration", ">cost"), notes)
-
-
-def _signed(seconds: float) -> str:
-    sign = "+" if seconds > 0 else "-" if seconds < 0 else ""
-    return sign + format_seconds(abs(seconds))
-
-
-def _signed_usd(dollars: float) -> str:
-    sign = "+" if dollars > 0 else "-" if dollars < 0 else ""
-    return sign + format_usd(abs(dollars))
 
 
 def readings_sections(gaps: Sequence[MeasuredGap]) -> list[Section]:

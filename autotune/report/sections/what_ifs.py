@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.config import CLOSED_FORMS, KNOBS, TRAINER_NAMES
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Section, section, table
-from autotune.report.phrases import NO_CHANGE, differences
+from autotune.report.phrases import NO_CHANGE, differences, signed
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ def _figures(
         return "?", ""
     if saved is None:
         return show(value), ""
-    sign = "-" if saved > 0 else "+" if saved < 0 else ""
-    return show(value), f"{sign}{show(abs(saved))}"
+    return show(value), signed(-saved, show)
 
 
 def _to_know(each: Sensitivity, pick: Row | None) -> list[str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Work:
+class RunTime:
     """Seconds and counts of every candidate, by the part of a run that takes them. Shapes [n]."""
 
     steps: FloatArray
@@ -55,7 +55,7 @@ class Work:
     locked_interval: FloatArray  # 0 where the closed form says it
 
     @classmethod
-    def of(cls, job: Job, tables: Tables, candidates: Candidates) -> Work:
+    def of(cls, job: Job, tables: Tables, candidates: Candidates) -> RunTime:
         """What the components' tables say."""
         compute, links, loader = tables["compute"], tables["collectives"], tables["data"]
         startup, saved = tables["startup"], tables["checkpoint"]
@@ -79,11 +79,11 @@ class Work:
             locked_interval=knob_values(candidates, "checkpoint_every_steps"),
         )
 
-    def at(self, rows: NDArray[np.intp]) -> Work:
+    def at(self, rows: NDArray[np.intp]) -> RunTime:
         """The same of some candidates."""
-        return Work(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+        return RunTime(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
-    def times(self, factors: Mapping[str, FloatArray]) -> Work:
+    def times(self, factors: Mapping[str, FloatArray]) -> RunTime:
         """With what a probe measures so many times as long: compute, data, save, compile, ..."""
         save = factors["save"]
         return replace(
