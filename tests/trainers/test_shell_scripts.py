@@ -389,3 +389,34 @@ def test_a_page_is_its_blocks_of_commands(tmp_path: Path) -> None:
     )  # fmt: skip
     (second,) = load_jobs(tmp_path / "README.md", overrides, variant="2")
     assert (second.job.global_batch_size, second.job.steps) == (8, 7)
+
+
+SAFE = """\
+ZERO_STAGE=3
+LAUNCH="$(which python) -m accelerate.commands.launch --num_processes=2"
+while [[ "$#" -gt 0 ]]; do
+    arg="$1"
+    case "${arg}" in
+        --zero_stage) ZERO_STAGE="$1" ;;
+        --zero_stage=*)
+            ZERO_STAGE="${arg#*=}"
+            ;;
+    esac
+done
+$LAUNCH train.py --model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 \\
+    --num_train_epochs 1 --zero_stage "${ZERO_STAGE}"
+"""
+
+
+def test_what_a_user_may_type_behind_an_equals_sign_leaves_the_script_s_own_default(
+    tmp_path: Path,
+) -> None:
+    found = job(tmp_path / "go.sh", SAFE)
+    assert found.today is not None
+    assert (found.today.sharding, found.offers[0].count) == ("zero3", 2)
+
+
+def test_a_deciding_flag_that_a_shell_fills_in_is_said(tmp_path: Path) -> None:
+    text = SAFE.replace("ZERO_STAGE=3\n", "").replace('"${ZERO_STAGE}"', "$(stage_of)")
+    assert "zero_stage" in warnings(job(tmp_path / "go.sh", text))
+    assert "zero_stage" not in warnings(job(tmp_path / "go.sh", SAFE))

@@ -327,3 +327,12 @@ def test_the_loader_of_either_kind_of_model_is_no_sign_that_it_sees(tmp_path: Pa
     with pytest.raises(InputError, match="vision"):
         job(tmp_path, text.replace("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "LIST"),
             "python train.py")  # fmt: skip
+
+
+def test_a_script_whose_own_module_makes_the_arguments_says_which(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(OWN)
+    main = "from model import train\nimport argparse\ntrain(argparse.ArgumentParser())\n"
+    start = f"python train.py --model_name_or_path {QWEN} --lora_r 16 --use_lora "
+    start += "--per_device_train_batch_size 4 --num_train_epochs 2"
+    assert "trains in model.py" in warnings(job(tmp_path, main, start))
+    assert "trains in" not in warnings(job(tmp_path, OWN, "python train.py --micro 4"))

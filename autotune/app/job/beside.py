@@ -185,7 +185,7 @@ def near_file(named: str, path: Path) -> Path | None:
     return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
 
 
-def modules_of(text: str, path: Path) -> list[str]:
+def modules_of(text: str, path: Path) -> dict[str, str]:
     """The texts of a script's own modules, which lie beside it or below the folders above it.
 
     One that cannot be read is left out.
@@ -206,7 +206,7 @@ def modules_of(text: str, path: Path) -> list[str]:
         except InputError:
             continue
         found[near] = own
-    return list(found.values())
+    return {near.name: own for near, own in found.items()}
 
 
 def _elsewhere(named: str, path: Path) -> Path | None:

@@ -28,12 +28,12 @@ from autotune.app.job.started_script import (
     joined,
     keep_unsaid,
     launch_unsaid,
+    left_open,
     no_flags,
     note_away,
     note_script,
     read_abbreviated,
     read_as,
-    refuse_shell,
     started,
 )
 from autotune.domain.config import SPLIT
@@ -92,7 +92,7 @@ def command_document(
     if path and overrides.launch:
         launch = chosen_launch(launches(command, name), overrides.launch)
     parsed = parse_shell(command, name, launch) if path else parse_command(command)
-    refuse_shell(parsed, name, path)
+    _refuse_shell(parsed, name, path)
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said and parsed.config is None:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
@@ -117,7 +117,7 @@ def command_document(
     made, values = read_abbreviated(dialect, values, name, script.options if script else None)
     take_aim(made, aim)
     made.told |= {knob for knob in SPLIT if told and knob in overrides.set_values}
-    made.uncounted += _unread_of(parsed)
+    made.uncounted += [*_unread_of(parsed), *left_open(parsed)]
     if script is not None:
         keep_unsaid(made, script, parsed.values)
         note_script(made, script, parsed.values, overrides)
@@ -129,6 +129,17 @@ def command_document(
         dialect.name, syntax, str(path or ""), command, launch=launch, kept=kept, flags=tuple(told)
     )
     return completed(made, origin, overrides)
+
+
+def _refuse_shell(parsed: Command, name: str, path: Path | None) -> None:
+    """Raise InputError for a command that starts a shell script: that says what its flags mean."""
+    shell = next((word for word in parsed.program if word.endswith((".sh", ".bash"))), "")
+    if not shell or any(word.endswith(".py") for word in parsed.program):
+        return
+    near = near_file(shell, path or Path("command"))
+    msg = f"{name} starts the shell script {shell}, which says what its flags mean"
+    hint = f"give {near or shell} as JOB; what it leaves open is asked for"
+    raise InputError(msg, hint)
 
 
 def _dialect_of(

@@ -45,6 +45,11 @@ FAR = {
     "optim", "lora_target_modules", "use_gradient_checkpointing", "deepspeed", "fsdp", OWN_LENGTH,
     "dtype",
 }  # fmt: skip
+# And what a shell may decide of it beside.
+_SHELLS = {
+    "zero_stage", "offload", "bf16", "fp16", "use_peft", "finetuning_type", "train_type",
+    "tuner_type", "fsdp", "lora_target", "quantization_bit",
+}  # fmt: skip
 # How much longer gradients may take between machines than inside one: as its network is.
 _SEVERAL_SD = (0.70, 0.0)
 _UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
@@ -145,7 +150,8 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     made.options = options
     own = modules_of(text, found)
     try:
-        script = parse_script(text, str(found), flags=parsed.values, by_flags=True, beside=own)
+        script = parse_script(text, str(found), flags=parsed.values, by_flags=True,
+                              beside=list(own.values()))  # fmt: skip
     except InputError:
         made.uncounted = _own_loop(made, text, parsed.values)
         return made
@@ -178,7 +184,21 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     unseen = [each for each in script.unseen if each.value != "computed" or each.key not in told]
     made.uncounted += unseen if script.trainer or by_flags else _own_loop(made, text, parsed.values)
     made.uncounted += _set_anew(text, found.name, parsed.values) if by_flags else []
+    made.uncounted += [] if script.trainer or by_flags else _made_elsewhere(made, own)
     return made
+
+
+def _made_elsewhere(made: Started, modules: dict[str, str]) -> list[Uncounted]:
+    """Which of a script's own modules makes the arguments, where the script itself makes none."""
+    from autotune.trainers.syntax.python_arguments import ARGUMENTS
+    from autotune.trainers.syntax.python_source import called
+
+    maker = next((own for own, text in modules.items() if called(text, own) & set(ARGUMENTS)), "")
+    why = (
+        "what that file makes of the flags is not read: adapters, bits, lengths; --set states them"
+    )
+    away = maker and not made.loop
+    return [Uncounted(made.name, f"trains in {maker}", why, *COMPUTED_SD)] if away else []
 
 
 def _names_of(key: str) -> set[str]:
@@ -292,15 +312,15 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides:
     ]
 
 
-def refuse_shell(parsed: Command, name: str, path: Path | None) -> None:
-    """Raise InputError for a command that starts a shell script: that says what its flags mean."""
-    shell = next((word for word in parsed.program if word.endswith((".sh", ".bash"))), "")
-    if not shell or any(word.endswith(".py") for word in parsed.program):
-        return
-    near = near_file(shell, path or Path("command"))
-    msg = f"{name} starts the shell script {shell}, which says what its flags mean"
-    hint = f"give {near or shell} as JOB; what it leaves open is asked for"
-    raise InputError(msg, hint)
+def left_open(parsed: Command) -> list[Uncounted]:
+    """Flags that decide a run, and whose values the shell decides where the script is started."""
+    why = "decided where the script is started: not in the price; write it there"
+    names = {name for key in FAR | _SHELLS for name in _names_of(key)}
+    return [
+        Uncounted(flag, value[:60], why, *COMPUTED_SD)
+        for flag, value in parsed.values.items()
+        if isinstance(value, str) and "$" in value and flag in names
+    ]
 
 
 def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:

@@ -61,7 +61,9 @@ _LOOP = re.compile(
     r"""^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+"'-]+?)[ \t]*(?:;|$)""", re.MULTILINE
 )
 _POSITION = re.compile(r"\$\{\d+:-([^}$`]*)\}")  # ${2:-4}: the script's own default
-_TYPED = re.compile(r"\$(\d|@|\*|\{\d+\})")  # what the user types behind the script's name
+_TYPED = re.compile(
+    r"\$(\d|@|\*|\{\d+\}|\{(\w+)#\*=\})"
+)  # what the user types behind the script's name
 
 
 def command_spans(text: str, name: str) -> list[tuple[int, int]]:

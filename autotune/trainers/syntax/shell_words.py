@@ -133,6 +133,8 @@ _SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
 # How many devices there are, as scripts ask for it; torchrun's own word for all of them.
 _COUNTED = re.compile(r"\$\(.*\b(nvidia-smi\b.*\bwc -l|device_count\(\)).*\)", re.DOTALL)
 _ALL_DEVICES = "gpu"
+# The path of a program, which is started by its name as well.
+_WHICH = re.compile(r"\$\(\s*(?:which|command -v)\s+(\w[\w.-]*)\s*\)")
 # How many words a list with commas has, as scripts count devices.
 COUNTED_WORDS = re.compile(
     r"""\$\(\s*echo\s+["']?(?P<list>[^|"'\s]+)["']?\s*\|\s*(?:"""
@@ -164,10 +166,13 @@ def cuts_off(text: str) -> int:
 def computed_text(text: str, names: Mapping[str, str] | None = None) -> str:
     """What a sum of whole numbers comes to, or how many devices there are; other text as it is.
 
+    But for `$(which python)`, which is `python`.
+
     names: the script's variables, which a sum may call by their names alone.
     """
     if _COUNTED.fullmatch(text):
         return _ALL_DEVICES
+    text = _WHICH.sub(r"\1", text)
     words = COUNTED_WORDS.fullmatch(text)
     if words is not None and "$" not in words["list"]:
         return str(len(words["list"].split(",")))
