@@ -175,7 +175,8 @@ def test_steps_that_the_file_states_are_those_of_today(tmp_path: Path) -> None:
         ({"hardware": "h100:x"}, "NAME:N"),
         ({"hardware": {"gpu": "h100", "host": {"checkpoint_write": "fast"}}}, "checkpoint_write"),
         ({"hardware": {"gpu": "h1000"}}, "h1000"),
-        ({"hardware": 7}, "hardware"),
+        ({"hardware": 7}, 'unknown device "7"'),  # as 4090 is one
+        ({"hardware": 7.5}, "hardware"),
     ],
 )  # fmt: skip
 def test_an_entry_that_cannot_be_is_an_error(
