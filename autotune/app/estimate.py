@@ -246,7 +246,10 @@ def with_unsaid(job: Job, config: Config) -> Job:
 
 def exit_status(found: Estimate) -> int:
     """As `tune`: 0 an answer, 3 where the device does not hold it, or the disk its checkpoints."""
-    return NOTHING_FEASIBLE if found.shortfall is not None else 0
+    listed = found.fits_as_listed or 0.0  # what nobody said is told, and decides nothing
+    short = found.shortfall
+    as_listed = short is not None and short.over_bytes <= 0 and listed >= FEASIBLE_PROBABILITY
+    return 0 if short is None or as_listed else NOTHING_FEASIBLE
 
 
 def stated_config(job: Job) -> Config:

@@ -67,16 +67,3 @@ def test_titles_stand_on_what_is_below_them() -> None:
     lines = sections_text([Section("", (table,))], width=64).splitlines()
     above = next(number for number, line in enumerate(lines) if "x" in line)
     assert "short" in lines[above - 1]
-
-
-@pytest.mark.parametrize("width", [40, 60, 80])
-def test_the_name_of_a_setting_stays_in_one_piece(width: int) -> None:
-    knob, path = "gradient_checkpointing", "https://" + "a/" * 60
-    numbers = ("67.7 min", "$7.66", "+71%, unmeasured", "105.9 GiB", "price old, asked")
-    table = Table(columns("", ">", ">", "", ">", ""), ((f"1x b200: {knob} off", *numbers),))
-    lines = sections_text([Section("", (table,))], width=width).splitlines()
-    assert max(map(len, lines)) <= width
-    assert any(knob in line for line in lines)
-    sources = Table(columns("what", "source"), (("price", path),))
-    broken = sections_text([Section("", (sources,))], width=width)
-    assert max(map(len, broken.splitlines())) <= width

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NARROWEST, WIDEST = 40, 120
 FEWEST_CELLS, LEAST_CELLS = 10, 4  # [columns] for bars: beside wrapped names; beside one long word
 NARROW_COLUMN, GAP = 11, 2  # [columns] least room for text that wraps; between columns
-GRID_OF_PATHS = 60  # [columns] from here on a column may break a source's path
+GRID_OF_WORDS = 60  # [columns] from here on a column may break a long word: a source's path
 BULLET, EXPLAINED = 2, 4  # [columns] before an item; before what a command does
 _CODES = {  # of a terminal, by style. Source: ECMA-48, 8.3.117 (select graphic rendition)
     "bold": "1", "dim": "2", "italic": "3", "green": "32", "yellow": "33", "blue": "34",
@@ -260,8 +260,8 @@ def _breaks(rows: Sequence[tuple[str, tuple[str, ...]]], widths: Sequence[int], 
     """Whether columns of these widths are too wide together, or break a word that has room."""
     if sum(widths) + GAP * (len(widths) - 1) > width:
         return True
-    return any(
-        own < columns_of(word) <= width - GAP and ("/" not in word or width < GRID_OF_PATHS)
+    return width < GRID_OF_WORDS and any(
+        own < columns_of(word) <= width - GAP
         for _, cells in rows
         for cell, own in zip(cells, widths, strict=True)
         for word in cell.split()
