@@ -29,7 +29,6 @@ from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import CLOSED_FORMS, KNOBS, SPLIT
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.domain.job import Assumption
-from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.units import format_seconds
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing, bills_of
@@ -130,7 +129,7 @@ def estimate(
     if missing.resource == "memory":
         notes = [*_assumed_micro_batch(said, pricing.variant(said), config), *notes]
     changes: tuple[Relaxation, ...] = ()
-    if missing.over_bytes > 0 or listed < FEASIBLE_PROBABILITY:  # else it fits as it is listed
+    if not missing.of_words(listed):
         changes = relaxations_of(said, config, calibration, disk=missing.resource == "disk")
     needs = _needs_of_a_search(said, calibration)
     return replace(
@@ -246,10 +245,9 @@ def with_unsaid(job: Job, config: Config) -> Job:
 
 def exit_status(found: Estimate) -> int:
     """As `tune`: 0 an answer, 3 where the device does not hold it, or the disk its checkpoints."""
-    listed = found.fits_as_listed or 0.0  # what nobody said is told, and decides nothing
     short = found.shortfall
-    as_listed = short is not None and short.over_bytes <= 0 and listed >= FEASIBLE_PROBABILITY
-    return 0 if short is None or as_listed else NOTHING_FEASIBLE
+    held = short is None or short.of_words(found.fits_as_listed)
+    return 0 if held else NOTHING_FEASIBLE
 
 
 def stated_config(job: Job) -> Config:

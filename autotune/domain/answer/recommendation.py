@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.contract import ABSENT, Answer
 from autotune.domain.answer.limits import misses, odds
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -125,6 +126,13 @@ class Shortfall(Answer):
         parts = [part for part in sorted(parts, key=lambda part: -part.bytes) if part.bytes > 0]
         object.__setattr__(self, "over_bytes", self.required_bytes - self.available_bytes)
         object.__setattr__(self, "largest", tuple(parts[:LARGEST]))
+
+    def of_words(self, listed: float | None) -> bool:
+        """Whether only what nobody said is in the way. listed: P(fits) as the settings are listed.
+
+        listed: None where nothing was left unsaid.
+        """
+        return self.over_bytes <= 0 and listed is not None and listed >= FEASIBLE_PROBABILITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.report.layout.bars import MEMORY_LABELS, TIME_LABELS
 from autotune.report.layout.blocks import Paragraph, Section
 from autotune.report.phrases import seconds_span, usd_span
@@ -47,9 +46,9 @@ def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
     missing = payload.shortfall
     sections = [
         Section("", tuple(_opening(payload, row, tight))),
-        open_section(payload.fits_if, fewer(FACTS, tight, 4)),
+        open_section(payload.fits_if, fewer(FACTS, tight, 4, 8)),
     ]
-    if missing is not None and not _fits_as_listed(payload):
+    if missing is not None and not missing.of_words(payload.fits_as_listed):
         sections.append(why_section(missing, tight, nearest=False))
         changes = payload.relaxations or ()
         sections += relaxed_sections(changes, asked, "estimate", tight)
@@ -63,14 +62,6 @@ def _sections(payload: EstimatePayload, tight: int) -> list[Section]:
         next_section(payload.next),
         closing_section(payload),
     ]
-
-
-def _fits_as_listed(payload: EstimatePayload) -> bool:
-    """Whether nothing is short but words: with the settings as listed the run fits."""
-    missing, listed = payload.shortfall, payload.fits_as_listed
-    return (
-        missing is not None and missing.over_bytes <= 0 and (listed or 0.0) >= FEASIBLE_PROBABILITY
-    )
 
 
 def _opening(payload: EstimatePayload, row: Row, tight: int) -> list[Block]:
