@@ -181,10 +181,8 @@ def offloads_eagerly(job: Job, _offer: Offer, offload: str, compiled: str) -> bo
     on. Source: torchtune 0.6.1 training/_compile.py, training/_activation_offloading.py and
     recipes/full_finetune_single_device.py, which refuse no such pair.
     """
-    apart = (
-        job.origin is not None and job.origin.trainer == "torchtune" and offload == "activations"
-    )
-    return offload == "none" or compiled == "off" or apart
+    torchtune = job.origin is not None and job.origin.trainer == "torchtune"
+    return offload == "none" or compiled == "off" or (torchtune and offload == "activations")
 
 
 WORKERS = "num_dataloader_workers"

@@ -252,7 +252,7 @@ def test_a_script_that_is_not_there_is_noted(tmp_path: Path) -> None:
     assert "train.py not found" in assumed(job(run, f"python train.py {FLAGS}\n"))
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("print()\n")
-    text = f"python /home/other/work/src/train.py {FLAGS}\n"
+    text = f"python /home/other/src/train.py {FLAGS}\n"
     assert "not found" not in assumed(job(run, text))
 
 

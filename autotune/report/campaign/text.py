@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import HOUR_S, format_age, format_count, format_seconds, format_usd
+from autotune.report.campaign.machines import apart_blocks, beside, machines_section
 from autotune.report.campaign.payload import plan_csv
 from autotune.report.campaign.schedule import (
     hours,
@@ -19,8 +20,6 @@ from autotune.report.layout.blocks import Paragraph, Section, bullets, section, 
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
     config_phrase,
-    marked_name,
-    marks_note,
     price_marks,
     sentence,
 )
@@ -28,14 +27,10 @@ from autotune.report.sections.limits import chances, limit_phrases
 from autotune.report.ties import tiebreak_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autotune.report.layout.blocks import Block
 
 Payload = dict[str, Any]
-MOST_LINES, MOST_OFFERS = 40, 12
-APART = 0.1  # of the bill: less saved by machines of their own is not worth a sentence
-NAMED_APART = 4  # runs of a machine that are named
+MOST_LINES = 40
 _EXACT = 5e-4  # a gap that is shown as 0.0 %
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -65,7 +60,7 @@ def campaign_lead(payload: Payload) -> Section:
     text = f"{payload['name']}: {many(total['runs'], 'run')}"
     text += f" in {phases} phases" if phases > 1 else ""
     text += f", {format_count(total['steps'])} steps. " if total["steps"] else ". "
-    apart = _apart(payload)
+    apart = apart_blocks(payload)
     if offer["missing"]:
         text += "Not all of them fit on any one machine; see the warnings."
         return Section("", (Paragraph(text, "bad"), *apart))
@@ -86,37 +81,6 @@ def campaign_lead(payload: Payload) -> Section:
     blocks += _deadline(payload)
     blocks.append(Paragraph(_source(payload), "quiet"))
     return Section("", tuple(blocks))
-
-
-def _apart(payload: Payload) -> list[Block]:
-    """That every run on its own cheapest machine would cost clearly less, and which machines."""
-    found, total = payload["apart"], payload["total"]["cost_usd"]["p50"]
-    together = not payload["offers"][payload["machine"]]["missing"]
-    if found is None or payload["subset"] is not None:
-        return []
-    if together and (payload["deadline"] or found["cost_usd"] > (1.0 - APART) * total):
-        return []
-    runs: dict[int, list[Payload]] = {}
-    for run, machine in zip(payload["runs"], found["machines"], strict=True):
-        runs.setdefault(machine, []).append(run)
-    offers = payload["offers"]
-    told = [
-        f"{_names(group)} on {marked_name(recorded_label(offers[machine]), offers[machine])}"
-        for machine, group in sorted(runs.items())
-    ]
-    less = f" ({format_usd(total - found['cost_usd'])} less)" if together else ""
-    text = (
-        f"Each on its own cheapest machine, they cost {format_usd(found['cost_usd'])}{less} and "
-        f"take {hours(found['duration_s'])} end to end: {'; '.join(told)}."
-    )
-    return [Paragraph(text)]
-
-
-def _names(runs: Sequence[Payload]) -> str:
-    """Which runs: by name where they are few, else how many."""
-    if len(runs) <= NAMED_APART:
-        return ", ".join(run["run"] for run in runs)
-    return many(sum(run["repeat"] for run in runs), "run")
 
 
 def _seen(offer: Payload) -> str:
@@ -170,107 +134,9 @@ def contradictions_of_plan(payload: Payload) -> Section:
     return section("What does not add up in the campaign file", bullets(payload["contradictions"]))
 
 
-def _beside(payload: Payload) -> bool:
-    """Whether stated hours stand beside other ones, and are not the hours of the plan itself."""
-    stated = any(phase["stated_s"] is not None for phase in payload["phases"])
-    return stated and any(run["hours_from"] == "model" for run in payload["runs"])
-
-
-def machines_section(payload: Payload) -> Section:
-    """Hours and dollars on each machine."""
-    rows: list[tuple[str, ...]] = []
-    notes = []
-    stated = _beside(payload)
-    shown = _cheapest_machines(payload)
-    for number in shown:
-        offer = payload["offers"][number]
-        rows.append(_machine(payload, number, offer, stated=stated))
-        if offer["electricity_usd"] is not None:
-            notes.append(_electricity(offer, beside=stated))
-    ages = [(payload["offers"][n], payload["offers"][n]["price_age_days"]) for n in shown]
-    dated = [
-        f"{recorded_label(offer)} {format_age(age)} ago" for offer, age in ages if age is not None
-    ]
-    if dated:
-        notes += [note] if (note := marks_note(payload["offers"][n] for n in shown)) else []
-        notes.append(f"prices that were looked up were seen: {', '.join(dated)}")
-    if len(shown) < len(payload["offers"]):
-        left = len(payload["offers"]) - len(shown)
-        notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")
-    titles = ["USD/h", "hours", "80 % range", "cost", "energy"]
-    titles += ["at stated hours"] if stated else []
-    titles = ["machine", *(f">{title}" for title in titles)]
-    drawn = table(rows, *titles, strong={shown.index(payload["machine"])})
-    same = all(run["hours_from"] == "stated" for run in payload["runs"])
-    title = "Machines at the stated hours" if same else "Machines, each with its own hours"
-    title += " (*: chosen)" if len(shown) > 1 else ""
-    return section(title, drawn, bullets(notes))
-
-
-def _cheapest_machines(payload: Payload) -> list[int]:
-    """All machines in the file's order, or of many the cheapest; always the planned one."""
-    offers = payload["offers"]
-    if len(offers) <= MOST_OFFERS:
-        return list(range(len(offers)))
-
-    def rank(number: int) -> tuple[bool, int, float]:
-        offer = offers[number]
-        return number != payload["machine"], -offer["runs"], offer["cost_usd"]["p50"]
-
-    first = sorted(range(len(offers)), key=rank)[:MOST_OFFERS]
-    return sorted(first, key=lambda number: rank(number)[1:])
-
-
-def _machine(payload: Payload, number: int, offer: Payload, *, stated: bool) -> tuple[str, ...]:
-    name = recorded_label(offer)
-    if offer["electricity_usd"] is not None:
-        name += " (own)"
-    else:
-        name = marked_name(name, offer)
-    if offer["missing"]:
-        runs = payload["total"]["runs"]
-        cells = [f"{offer['runs']} of {runs} runs fit", "", "", ""]
-    else:
-        seconds = offer["duration_s"]
-        exact = seconds["p10"] == seconds["p90"]
-        cells = [
-            f"{seconds['p50'] / HOUR_S:,.1f}",
-            "" if exact else spread(seconds, HOUR_S),
-            format_usd(offer["cost_usd"]["p50"]),
-            _kwh(offer["energy_kwh"]),
-        ]
-    price = f"{offer['usd_per_hour']:,.3g}"
-    marked = "*" if number == payload["machine"] else ""
-    last = [format_usd(offer["stated"]["cost_usd"])] if stated and offer["stated"] else []
-    last = last or ([""] if stated else [])
-    return (name + marked, price, *cells, *last)
-
-
-def _kwh(energy: float) -> str:
-    return f"{round(energy, 6):,.1f} kWh"
-
-
-def _electricity(offer: Payload, *, beside: bool) -> str:
-    """What the power of one's own machine costs, and what the machine costs with it."""
-    text = (
-        f"{recorded_label(offer)} of one's own: {offer['watts']:g} W x "
-        f"{offer['duration_s']['p50'] / HOUR_S:,.1f} h = {_kwh(offer['energy_kwh'])}, "
-        f"{format_usd(offer['electricity_usd'])} of electricity"
-    )
-    if offer["full_cost_usd"] is not None:
-        text += f", {format_usd(offer['full_cost_usd'])} with its purchase"
-    stated = offer["stated"]
-    if beside and stated and stated["electricity_usd"] is not None:
-        text += (
-            f"; at the stated hours {_kwh(stated['energy_kwh'])} and "
-            f"{format_usd(stated['electricity_usd'])}"
-        )
-    return text
-
-
 def phases_section(payload: Payload) -> Section:
     """Hours and dollars of each phase and its parts."""
-    stated = _beside(payload)
+    stated = beside(payload)
     rows: list[tuple[str, ...]] = []
     strong = set()
     for phase in payload["phases"]:
@@ -319,7 +185,7 @@ def _runs(payload: Payload) -> Section:
         best = group[0]["best"]
         words = config_phrase(best["config"]) if best else ""
         letter = configs.setdefault(words, _LETTERS[len(configs) % len(_LETTERS)]) if words else ""
-        rows.append(_run_line(group, letter, mixed=_beside(payload)))
+        rows.append(_run_line(group, letter, mixed=beside(payload)))
     more = len(rows) - MOST_LINES
     text = f"{more} more kinds of runs in --format csv or json." if more > 0 else ""
     return section(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.report.campaign.machines import machines_section
 from autotune.report.campaign.schedule import schedule_section
 from autotune.report.campaign.text import (
     campaign_lead,
     contradictions_of_plan,
     cuts_section,
-    machines_section,
     phases_section,
     subset_section,
 )
