@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.instants import INSTANTS
 from autotune.domain.answer.recommendation import LongestBatch, Shortfall
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.units import format_count
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
         return None
     instant, rows, tokens = peak_instant(bill, index)
     phase, words = INSTANTS[instant]
-    resource, available, required = _short_of(row, disk, ram)
+    listed = max(row.fits_probability, bill.at("memory", "fits_as_listed", index))
+    held = row.feasible or (
+        row.memory_bytes.total <= row.usable_bytes and listed >= FEASIBLE_PROBABILITY
+    )
+    resource, available, required = _short_of(row, disk, ram, held=held)
     return Shortfall(
         device=row.offer.device.name,
         device_count=row.offer.count,
@@ -43,11 +48,14 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
 
 
 def _short_of(
-    row: Estimated, disk: float, ram: float
+    row: Estimated, disk: float, ram: float, *, held: bool
 ) -> tuple[Literal["memory", "disk", "ram"], float, float]:
-    """What is short, how much of it there is, and how much is needed; bytes."""
+    """What is short, how much of it there is, and how much is needed; bytes.
+
+    held: the device holds it with the settings as listed.
+    """
     host = row.offer.host
-    if not row.feasible:
+    if not row.feasible and not (held and max(disk, ram) > 0):
         return "memory", row.usable_bytes, row.memory_bytes.total
     if ram > 0:
         return "ram", host.ram_bytes, host.ram_bytes + ram
