@@ -226,7 +226,7 @@ def _carried(runs: PricedRuns, reference: Reference, price: Price) -> Iterator[s
     The ratio of two modelled runs errs less than either: what the model gets wrong of the job is
     in both.
     """
-    factor = step_factor(reference, price(reference.job, reference.candidates), 1.0)
+    factor = step_factor(reference, price(reference.job, reference.candidates), {})
     if factor is None or 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         return
     there, here = priced(reference, price), runs.of(About())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Quantity = Literal[
     "step_time_s", "duration_s", "memory_bytes", "tokens_per_s", "oom", "checkpoint_save_s",
-    "data_wait_s", "batch_s", "compile_s",
+    "data_wait_s", "batch_s", "compile_s", "evaluation_s",
 ]  # fmt: skip
 TIMES = ("duration_s", "step_time_s", "tokens_per_s")  # quantities that say how fast it trains
 MemoryKind = Literal["allocated", "reserved", "nvidia-smi", "unknown"]
@@ -30,6 +30,7 @@ BETWEEN_RUNS_SD = 0.03
 MARKED = "marked"  # a busy machine spoiled it: why
 LOG_SD = "log_sd"  # of another such run, by the scatter of this one
 VERIFIED = "verified"  # a verified run measured it
+EVALUATED = "evaluation_rows"  # of each evaluation of the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Observation:
     """A value with what it speaks of and where it comes from.
 
     data_wait_s: of an optimizer step; batch_s: what one worker needs for a micro-batch; compile_s:
-    of torch.compile, before the first step.
+    of torch.compile, before the first step; evaluation_s: of one evaluation over all of its rows.
 
     `knobs` holds only what is known of the configuration; `facts` holds whatever else the source
     states (model, gpu, sequence length, ...), by the column names of the source's table.

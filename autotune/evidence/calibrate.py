@@ -4,13 +4,15 @@ Within a factor of two the difference between measured and predicted is efficien
 versions, clocks) and becomes a factor on the component concerned; on a device that the model hardly
 knows, within what it itself calls likely. Beyond it something else is going on: the factor is not
 applied, the interval grows (to what the job's own run took, where that was measured), and the
-warning names what could explain the gap, each priced. A write speed that nobody stated is the one
-exception: a measured save is the way to learn it, and the implied speed is said.
+warning names what could explain the gap, each priced. Two exceptions: a measured save is the way to
+learn a write speed that nobody stated, and the implied speed is said; a measured evaluation holds
+what is in no formula (metrics on the host), and so does the next one of the same rows.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.bill import step_log_sd
@@ -28,7 +30,7 @@ from autotune.evidence.explanations import (
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.cost.bill import Bill
     from autotune.domain.answer.verification import Explained
@@ -46,7 +48,7 @@ HERE_LOG_SD = 0.08  # assumption: the same machine
 # Efficiency transferred between devices leaves this one unmeasured.
 ELSEWHERE_LOG_SD = math.log(1.5) / Z90  # assumption
 BEYOND_NOISE = 3.29  # half a 99.9 % interval
-CHECKPOINT_LOG_SD, MEMORY_LOG_SD = 0.15, 0.03
+CHECKPOINT_LOG_SD, EVALUATION_LOG_SD, MEMORY_LOG_SD = 0.15, 0.15, 0.03
 CACHE_LOG_SD = 0.08  # assumption: a peak that may hold what the allocator caches
 SHOWN = 4  # explanations in a warning
 
@@ -73,8 +75,8 @@ def calibration_from_evidence(
     """What a job's evidence teaches: factors, warnings, and explanations of what it cannot.
 
     references: the run that each piece of it speaks of; None where nobody knows that run. They are
-    held against the plain cost model. Evidence is read in the order saves, time, memory, so that
-    known saves are not explained as slow training.
+    held against the plain cost model. Evidence is read in the order saves, evaluations, time,
+    memory, so that what is known of the first two is not explained as slow training.
     """
     learned = _Learned()
     known: list[Reference] = []
@@ -85,6 +87,7 @@ def calibration_from_evidence(
         else:
             known.append(reference)
     _checkpoints(known, learned)
+    _evaluations(job, known, learned)
     _times(known, learned)
     _memory(known, learned)
     calibration = Calibration(learned.factors, learned.log_sds, tuple(learned.provenance))
@@ -144,6 +147,33 @@ def _save_warning(reference: Reference, ratio: float, size: float, *, assumed: b
     )
 
 
+def _evaluations(job: Job, known: Sequence[Reference], learned: _Learned) -> None:
+    """Seconds of an evaluation scale the job's evaluations.
+
+    Where the job evaluates otherwise (more rows, generated tokens), what was measured beyond the
+    prediction may come once or with every row: the factor lies in the middle, and the spread
+    reaches both.
+    """
+    found: list[tuple[float, float]] = []  # log factor, half of what is open
+    for reference in known:
+        observation = reference.observation
+        if observation.quantity != "evaluation_s" or reference.elsewhere or job.evaluation is None:
+            continue
+        then = predicted_seconds(reference, _bill(reference.job, reference.candidates))
+        planned = replace(reference.job, evaluation=job.evaluation)
+        now = predicted_seconds(reference, _bill(planned, reference.candidates))
+        if not then or not now or observation.value <= 0:
+            continue
+        ratio = observation.value / then
+        once = max(observation.value + now - then, min(ratio, 1.0) * now) / now
+        found.append((math.log(ratio * once) / 2.0, abs(math.log(ratio / once)) / 2.0))
+    if found:
+        mean = sum(log for log, _ in found) / len(found)
+        reach = max(abs(log - mean) + half for log, half in found)
+        factor, log_sd = math.exp(mean), math.hypot(EVALUATION_LOG_SD, reach / Z90)
+        learned.learn("evaluation", factor, log_sd, f"measured evaluations: {factor:.2f}x")
+
+
 @dataclass(frozen=True, slots=True)
 class _Factor:
     """The logarithm of measured over predicted, of a step.
@@ -170,7 +200,7 @@ def _times(known: Sequence[Reference], learned: _Learned) -> None:
         if reference.observation.quantity not in TIMES:
             continue
         bill = _bill(reference.job, reference.candidates)
-        factor = step_factor(reference, bill, learned.factors.get("checkpoint", 1.0))
+        factor = step_factor(reference, bill, learned.factors)
         if factor is None:
             continue
         model_sd = float(step_log_sd(bill, slower=factor > 1.0)[0])
@@ -249,10 +279,11 @@ def _combined(factors: Sequence[_Factor], spread: float) -> tuple[float, float]:
     return mean * kept, max(math.hypot(spread, noise * math.sqrt(kept)), widest)
 
 
-def step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
+def step_factor(reference: Reference, bill: Bill, known: Mapping[str, float]) -> float | None:
     """What multiplies the busy time of training to give the measured time.
 
-    Formula: (measured - everything else) / (train - waiting for data); saves at their own factor.
+    Formula: (measured - everything else) / (train - waiting for data); saves and evaluations at the
+    factors that are known of them.
     Of a step: (measured - waiting for data) / (predicted - waiting for data). Source: derived. At
     most zero becomes a factor near zero: even an instant step is too slow.
     """
@@ -266,7 +297,8 @@ def step_factor(reference: Reference, bill: Bill, saves: float) -> float | None:
     if parts.train <= 0:
         return None
     rest = parts.total - parts.train
-    rest += (saves - 1.0) * (parts.checkpoint + parts.final_save)
+    rest += (known.get("checkpoint", 1.0) - 1.0) * (parts.checkpoint + parts.final_save)
+    rest += (known.get("evaluation", 1.0) - 1.0) * parts.evaluation
     return max((measured - rest) / parts.train, 1e-3)
 
 

@@ -39,6 +39,8 @@ def predicted_seconds(reference: Reference, bill: Bill) -> float | None:
         return float(bill.step_s[0])
     if quantity == "checkpoint_save_s":
         return float(bill.tables["checkpoint"].gather("save_s")[0])
+    if quantity == "evaluation_s":
+        return float(bill.tables["evaluation"].gather("once_s")[0])
     return None
 
 

@@ -17,6 +17,8 @@ from autotune.domain.candidates import Candidate, Candidates
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
+from autotune.domain.job import Evaluation
+from autotune.domain.observation import EVALUATED
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -121,8 +123,31 @@ def _count(facts: Facts, name: str) -> int | None:
     return None
 
 
+TOKENS, BATCH = "evaluation_generate_tokens", "evaluation_batch_size"  # beside its rows
+
+
+def evaluation_facts(evaluation: Evaluation) -> dict[str, object]:
+    """What an Observation states of the evaluations of its run."""
+    return {
+        EVALUATED: evaluation.rows,
+        TOKENS: evaluation.generate_tokens,
+        BATCH: evaluation.batch_size,
+    }
+
+
+def _evaluation(job: Job, facts: Facts) -> Evaluation | None:
+    """The job's, of the rows, the tokens and the batch that were evaluated."""
+    rows = _count(facts, EVALUATED)
+    if rows is None:
+        return job.evaluation
+    tokens, batch = _count(facts, TOKENS) or 0, _count(facts, BATCH) or 0
+    plan = job.evaluation or Evaluation(rows, 0)
+    return replace(plan, rows=rows, generate_tokens=tokens, batch_size=batch)
+
+
 def _job(job: Job, facts: Facts) -> Job:
-    """The job at the stated rows, epochs, batch and maximum length."""
+    """The job at the stated rows, epochs, batch and maximum length, with what was evaluated."""
+    job = replace(job, evaluation=_evaluation(job, facts))
     rows = _count(facts, "rows") or job.rows
     batch = _count(facts, "global_batch") or job.global_batch_size
     stated_epochs = facts.get("epochs")

@@ -18,6 +18,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.outcome import Z90
 from autotune.evidence.runs_seen import store_of
 from autotune.pricing import Pricing
+from autotune.report.screens.verify import verification_screen
 from autotune.report.sections.verification import VERIFY_REPORT, verification_payload
 
 if TYPE_CHECKING:
@@ -355,6 +356,27 @@ def test_a_run_is_compared_with_what_it_did_and_the_next_one_takes_as_long(
     assert line(found, "evaluation").note == "the run had none"
     assert line(found, "total").predicted == pytest.approx(row["duration_s"]["p50"] - evaluation)
     assert found.next_runs.duration_s.p50 == line(found, "total").actual == pytest.approx(8.1)
+
+
+def test_evaluations_that_a_run_timed_are_priced_so_in_the_next_bill_of_the_job(
+    made: Path, tmp_path: Path
+) -> None:
+    events = [
+        {"event": "evaluation", "step": n, "duration_s": t} for n, t in ((25, 3.0), (50, 5.0))
+    ]
+    found = verify(made / "run", record(tmp_path / "observations.jsonl", [0.1] * STEPS, *events))
+
+    def evaluation_s(**sets: str) -> float:
+        job = load_job(made / "tiny_cpu.yaml", set_values=sets)
+        return Pricing.learned(job).one(job.offers[0], found.config).time_s.evaluation
+
+    assert line(found, "evaluation").actual == 8.0
+    assert next(item for item in found.learned if item.component == "evaluation").after > 1.0
+    times = load_job(made / "tiny_cpu.yaml").evaluation.times(STEPS)
+    assert evaluation_s() == pytest.approx(4.0 * times)
+    assert 4.0 * times < evaluation_s(**{"evaluation.rows": "32"}) < 8.0 * times
+    told = " ".join(verification_screen(verification_payload(found)).split())
+    assert "an evaluation takes" in told[told.index("Later answers will use: steps take") :]
 
 
 def test_the_range_of_a_start_that_nobody_watched_holds_a_quick_one(made: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,11 @@ from autotune.catalog.models.models import find_model
 from autotune.cost.model import CostModel
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import Config
-from autotune.domain.job import Job, Lengths, Limits, Method
+from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.domain.observation import Observation
+from autotune.domain.outcome import Z90
 from autotune.domain.software import Software
-from autotune.evidence.calibrate import calibration_from_evidence
+from autotune.evidence.calibrate import EVALUATION_LOG_SD, calibration_from_evidence
 from autotune.evidence.reference import cut, reference_of
 from autotune.report.screens.screen import shortened
 
@@ -170,6 +172,54 @@ def test_a_save_far_quicker_than_predicted_is_said_with_its_figure() -> None:
     _, warnings, _ = learn(seen("checkpoint_save_s", 0.03 * save))
     assert " 0.03 times what was predicted" in warnings[0]
     assert "times what was predicted" in shortened(warnings[0])  # and not its place alone
+
+
+def evaluated(value: float, rows: int, planned: int | None = None, **facts: object) -> Any:
+    """What an evaluation over so many rows teaches of one of the planned, and its bill."""
+    plan = None if planned == 0 else Evaluation(planned or rows, 1000)
+    observation = seen("evaluation_s", value, **{"evaluation_rows": rows, **facts})
+    return learn(observation, evaluation=plan)[0]
+
+
+def evaluation_s(rows: int, calibration: Calibration | None = None) -> float:
+    own = replace(job(), evaluation=Evaluation(rows, 1000))
+    model = CostModel(own, calibration) if calibration else CostModel(own)
+    bill = model.price(Candidates.of([(own.offers[0], TODAY)]))
+    return float(bill.tables["evaluation"].gather("once_s")[0])
+
+
+@pytest.mark.parametrize("factor", [0.2, 0.8, 1.0, 5.0])
+def test_the_next_evaluation_of_the_same_rows_takes_what_was_measured(factor: float) -> None:
+    value = factor * evaluation_s(2000)
+    calibration = evaluated(value, 2000)
+    assert evaluation_s(2000, calibration) == pytest.approx(value)
+    assert calibration.log_sds["evaluation"] == pytest.approx(EVALUATION_LOG_SD)
+
+
+def test_an_evaluation_of_other_rows_lies_between_an_excess_of_each_row_and_one_of_all() -> None:
+    then, now = evaluation_s(200), evaluation_s(2000)
+    value = then + 30.0
+    calibration = evaluated(value, 200, 2000)
+    told, reach = evaluation_s(2000, calibration), calibration.log_sds["evaluation"] * Z90
+    assert now + 30.0 < told < now * value / then
+    assert told * math.exp(-reach) < now + 30.0
+    assert told * math.exp(reach) > now * value / then
+
+
+def test_evaluations_elsewhere_or_of_rows_that_nobody_stated_teach_nothing_of_them() -> None:
+    assert not evaluated(60.0, 2000, gpu="a100-80gb", n_gpus=1).factors
+    assert not evaluated(60.0, 2000, planned=0).factors
+
+
+def test_slow_evaluations_that_were_measured_are_not_taken_for_slow_training() -> None:
+    plan = Evaluation(2000, 500)
+    own = replace(job(), evaluation=plan)
+    bill = CostModel(own).price(Candidates.of([(own.offers[0], TODAY)]))
+    once, times = evaluation_s(2000), plan.times(own.steps)
+    whole = seen("duration_s", float(bill.duration_s[0]) + times * once)
+    twice = seen("evaluation_s", 2.0 * once, evaluation_rows=2000)
+    assert learn(whole, twice, evaluation=plan)[0].factors["compute"] == pytest.approx(1.0)
+    assert learn(whole, evaluation=plan)[0].factors["compute"] > 1.01
 
 
 def test_other_hardware_transfers_the_ratio_with_a_wider_interval() -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune.app.job.evidence import default_config
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
 from autotune.evidence.log.step_times import read_record
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +78,9 @@ hardware: [{{gpu: rtx-4090, price: 0.59 USD/h}}]
 
 
 @pytest.mark.slow
-def test_two_lines_record_a_real_training_and_verify_reads_it(tmp_path: Path) -> None:
+def test_two_lines_record_a_real_training_and_verify_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     config, out, run = tmp_path / "model", tmp_path / "out", tmp_path / "runs" / "one"
@@ -114,6 +118,18 @@ def test_two_lines_record_a_real_training_and_verify_reads_it(tmp_path: Path) ->
     verified = _python(tmp_path, "-m", "autotune", "verify", str(run), "--gpu", "rtx-4090")
     for text in ("predicted  actual  ratio", "waiting for data", "checkpoints", "tiny, finished"):
         assert " ".join(text.split()) in " ".join(verified.stdout.split())
+
+    busy = json.loads((run / "verified.json").read_text())["log"]["spoiled"]
+    monkeypatch.setenv("AUTOTUNE_HOME", str(tmp_path / "home"))
+    job = load_job(tmp_path / "job.yaml")
+    offer = job.offers[0]
+    config = default_config(job, offer).with_knobs(
+        micro_batch_size=2, gradient_accumulation_steps=2
+    )
+    told = Pricing.learned(job).one(offer, config).time_s.evaluation
+    measured = sum(seconds for _, seconds in log.evaluations)
+    modelled = Pricing(job).one(offer, config).time_s.evaluation
+    assert told == pytest.approx(modelled if busy else measured, rel=0.01)
 
 
 def _python(folder: Path, *command: str) -> Any:

@@ -287,6 +287,8 @@ def _status(observation: Observation, old: Job, new: Job) -> tuple[Any, str]:
     if reference.elsewhere:
         if observation.quantity in {"memory_bytes", "oom", "checkpoint_save_s"}:
             return "left out", f"measured on {where}; memory and disk differ on another machine"
+        if observation.quantity == "evaluation_s":
+            return "left out", f"measured on {where}; evaluations differ on another machine"
         return "carried over", f"measured on {where}: efficiency is kept, the range is wider"
     if old.software != new.software:
         return "carried over", f"measured on {where} with other versions"

@@ -95,14 +95,14 @@ class Comparison(Candidate):
         if not self.evaluates:
             return 0
         if own is None:
-            return round(len(self.log.evaluations) * self.steps / self.log.steps_done)
+            return round(len(self.log.evaluated_s) * self.steps / self.log.steps_done)
         return own.times(self.steps)
 
     @property
     def evaluations_done(self) -> int:
         """Evaluations that the log holds, or else would hold by its last step."""
         if self.log.evaluations:
-            done = len(self.log.evaluations)
+            done = len(self.log.evaluated_s)
             return done if self.smoke else min(done, self.evaluations)
         if self.log.steps_done >= self.own_steps and self.job.evaluation is None:
             return self.evaluations
@@ -116,7 +116,7 @@ class Comparison(Candidate):
     @property
     def evaluation_s(self) -> float:
         """[s] of an evaluation: measured, else predicted."""
-        seconds = [own for _, own in self.log.evaluations]
+        seconds = self.log.evaluated_s
         return sum(seconds) / len(seconds) if seconds else self.predicted_evaluation_s
 
     @property
@@ -199,7 +199,7 @@ def _checkpoints(found: Comparison) -> Line:
 
 
 def _evaluation(found: Comparison) -> list[Line]:
-    seconds = [own for _, own in found.log.evaluations]
+    seconds = found.log.evaluated_s
     if not seconds and found.job.evaluation is None:
         return []
     if not seconds:
@@ -288,6 +288,8 @@ def explanations(
     told = _waits(found)
     pricing = Pricing(found.job, before)
     for observation in (*observations, *_with_saves(found, observations)):
+        if observation.quantity == "evaluation_s":  # what was evaluated is stated
+            continue
         predicted = {
             "step_time_s": found.row.step_time_s,
             "checkpoint_save_s": found.predicted_save_s,

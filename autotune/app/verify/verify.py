@@ -37,6 +37,7 @@ from autotune.domain.typed.overrides import Overrides
 from autotune.domain.units import HOUR_S, YEAR_S, format_seconds, parse_seconds
 from autotune.evidence.log.read import read_log, training_of
 from autotune.evidence.log.run_log import BUSY, observations_of_log, speed_of, with_elapsed
+from autotune.evidence.reference import evaluation_facts
 from autotune.evidence.runs_seen import remember
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
@@ -150,6 +151,7 @@ def _answer(
     facts = {
         "gpu": found.offer.device.name, "n_gpus": found.offer.count,
         "max_length": job.max_length, "global_batch": job.global_batch_size, VERIFIED: True,
+        **(evaluation_facts(job.evaluation) if log.evaluations and job.evaluation else {}),
     }  # fmt: skip
     observations = observations_of_log(log, found.speed, found.config.as_dict(), facts)
     notes = _notes(planned, found, elsewhere=elsewhere)

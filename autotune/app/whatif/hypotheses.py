@@ -81,7 +81,7 @@ def hypotheses_of(reference: Reference, price: Price) -> tuple[Hypothesis, ...]:
     measured, expected = measured_seconds(reference, bill), predicted_seconds(reference, bill)
     if measured is None or not expected or measured <= 0:
         return ()
-    if step_factor(reference, bill, 1.0) is None:
+    if step_factor(reference, bill, {}) is None:
         return ()  # without training steps no speed of them explains anything
     told = 1 / MOVES < measured / expected < MOVES  # nothing is left to solve for
     beliefs = [
@@ -141,7 +141,7 @@ def _reading(belief: Belief, reference: Reference, bill: Bill, expected: float) 
     """The run as it is believed to be. expected: [s] the prediction of the stated one."""
     measured = measured_seconds(reference, bill) or 1.0
     predicted = predicted_seconds(reference, bill) or 1.0
-    factor = step_factor(reference, bill, 1.0) or 1.0
+    factor = step_factor(reference, bill, {}) or 1.0
     share, most, ceiling = _shares(reference, bill, factor)
     moved = not 1 / MOVES < predicted / expected < MOVES
     if not moved and belief.key not in SETTLED_OTHERWISE:

@@ -14,7 +14,14 @@ from bisect import bisect_left
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.domain.observation import BETWEEN_RUNS_SD, LOG_SD, MARKED, MEMORY_KINDS, Observation
+from autotune.domain.observation import (
+    BETWEEN_RUNS_SD,
+    EVALUATED,
+    LOG_SD,
+    MARKED,
+    MEMORY_KINDS,
+    Observation,
+)
 from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
 
@@ -102,6 +109,14 @@ class RunLog:
     def tells_evaluations(self) -> bool:
         """Whether an evaluation that ran is in it: a CSV need not have the column."""
         return bool(self.evaluations) or self.form != "csv"
+
+    @property
+    def evaluated_s(self) -> tuple[float, ...]:
+        """[s] of each evaluation; over several sets of data after one step it is one."""
+        by_step: dict[int, float] = {}
+        for step, seconds in self.evaluations:
+            by_step[step] = by_step.get(step, 0.0) + seconds
+        return tuple(by_step.values())
 
     @property
     def covered_steps(self) -> int:
@@ -253,13 +268,17 @@ def _idle_sd(log: RunLog) -> float:
 def observations_of_log(
     log: RunLog, speed: Speed, knobs: Mapping[str, object], facts: Mapping[str, object]
 ) -> tuple[Observation, ...]:
-    """The log as Observations of a configuration on a machine: step, save, memory.
+    """The log as Observations of a configuration on a machine: step, save, evaluation, memory.
 
-    Times of a machine that was busy with other work are marked; memory is what it is.
+    Times of a machine that was busy with other work are marked; memory is what it is. An evaluation
+    whose rows no fact states teaches nothing.
     """
     found: list[tuple[Quantity, float, MemoryKind | None]] = [("step_time_s", speed.step_s, None)]
     if speed.save_s is not None:
         found.append(("checkpoint_save_s", speed.save_s, None))
+    evaluated = log.evaluated_s
+    if EVALUATED in facts and sum(evaluated) > 0:
+        found.append(("evaluation_s", sum(evaluated) / len(evaluated), None))
     best = best_memory(log)
     if best is not None:
         found.append(("memory_bytes", best[1], best[0]))

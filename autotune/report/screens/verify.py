@@ -25,7 +25,7 @@ from autotune.report.sections.verification import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LINES, EXPLANATIONS = 9, 3
+LINES, EXPLANATIONS, MOST_TOLD = 9, 3, 3
 
 
 def verification_screen(
@@ -53,19 +53,24 @@ def _sections(payload: Mapping[str, Any], tight: int) -> list[Section]:
 
 def _learned(payload: Mapping[str, Any]) -> Section:
     """What later answers start from, in a sentence."""
-    told = [
-        f"{_LEARNED.get(item['component'], item['component'])} {item['after']:.2f} times what the "
-        f"model says (before: {item['before']:.2f})"
+    pairs = {
+        item["component"]: (f"{item['after']:.2f}", f"{item['before']:.2f}")
         for item in payload["calibration"]
-        if f"{item['before']:.2f}" != f"{item['after']:.2f}"
-    ][:2]
+    }
+    if pairs.get("collectives") == pairs.get("compute"):  # of one step, and said once
+        pairs.pop("collectives", None)
+    told = [
+        f"{_LEARNED[name]} {pairs[name][0]} times what the model says (before: {pairs[name][1]})"
+        for name in _LEARNED
+        if name in pairs and pairs[name][0] != pairs[name][1]
+    ][:MOST_TOLD]
     told += start_words(payload)
     if not told or not payload["written"]:
         return Section("", ())
     return Section("", (Paragraph(f"Later answers will use: {'; '.join(told)}."),))
 
 
-_LEARNED = {
+_LEARNED = {  # what is said first, first
     "compute": "steps take",
     "collectives": "communication between devices takes",
     "data": "waiting for data takes",
