@@ -187,10 +187,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the answer must respect. None: no limit."""
+    """What the answer must respect. None: no limit that somebody stated."""
 
     vram_headroom: float  # fraction of the driver's total kept free
-    max_lost_work_s: float
+    max_lost_work_s: float | None  # None: nobody stated it
     deadline_s: float | None = None
     budget_usd: float | None = None
     max_session_s: float | None = None

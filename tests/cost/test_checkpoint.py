@@ -16,7 +16,7 @@ LLAMA8, COMPONENT = "meta-llama/Llama-3.1-8B", checkpoint.COMPONENT
 HOUR = 3600.0
 
 
-def interval(step: float, save: float, steps: float, per_hour: float, most: float) -> float:
+def interval(step: float, save: float, steps: float, per_hour: float, most: float | None) -> float:
     found = young_daly_interval_steps(
         step_s=np.array([step]), save_s=np.array([save]), steps=np.array([steps]),
         interruptions_per_s=np.array([per_hour / HOUR]), max_lost_work_s=most,
@@ -47,6 +47,14 @@ def test_an_interval_is_a_whole_number_of_steps_of_the_run(
 
 def test_on_demand_an_interval_is_the_loss_the_user_accepts() -> None:
     assert interval(2.0, 60.0, 10**6, 0.0, 1800.0) == 900
+
+
+@pytest.mark.parametrize(("save", "expected"), [(60.0, 900), (180.0, 900), (2000.0, 10_000)])
+def test_saves_that_nobody_asked_for_take_a_tenth_of_the_time_at_most(
+    save: float, expected: int
+) -> None:
+    assert interval(2.0, save, 10**6, 0.0, None) == expected
+    assert interval(2.0, save, 10**6, 0.0, 1800.0) == 900
 
 
 @pytest.mark.parametrize("per_hour", [0.02, 0.1, 0.5])

@@ -13,6 +13,7 @@ from autotune.app.dataset import lengths as length_rules
 from autotune.app.dataset.lengths import check_lengths
 from autotune.app.dataset.published_rows import published_lengths, published_rows, rows_are_full
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.cost.time.checkpoint import MAX_LOST_WORK_S, SAVING_SHARE
 from autotune.domain.errors import InputError
 from autotune.domain.job import (
     CONFIDENCE,
@@ -51,7 +52,6 @@ GLOBAL_BATCH = 16
 VRAM_HEADROOM = (
     0.03  # from runs that failed and finished: `python -m bench.headroom` prints the curve
 )
-MAX_LOST_WORK = "30min"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,11 +308,14 @@ def limits_of(section: LimitsSection, assumed: Assumed) -> Limits:
         why = "not stated; the share of a device's memory that is kept free"
         _assume(assumed, "limits.vram_headroom", headroom, why)
     if section.max_lost_work is None:
-        why = "not stated; the work that an interruption may cost at most"
-        _assume(assumed, "limits.max_lost_work", MAX_LOST_WORK, why)
+        why = (
+            "not stated; the work that an interruption may cost at most, or as long as "
+            f"{1 / SAVING_SHARE:.0f} saves take where that is longer"
+        )
+        _assume(assumed, "limits.max_lost_work", f"{MAX_LOST_WORK_S / 60:.0f}min", why)
     return Limits(
         vram_headroom=headroom,
-        max_lost_work_s=parse_seconds(section.max_lost_work or MAX_LOST_WORK),
+        max_lost_work_s=parse_seconds(section.max_lost_work) if section.max_lost_work else None,
         deadline_s=parse_seconds(section.deadline) if section.deadline else None,
         budget_usd=parse_usd(section.budget) if section.budget else None,
         max_session_s=parse_seconds(section.max_session) if section.max_session else None,

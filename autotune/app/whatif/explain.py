@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.cost.bill import break_even_steps
+from autotune.cost.time.checkpoint import MAX_LOST_WORK_S
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import DERIVED, KNOBS
 from autotune.domain.units import format_bytes, format_count, format_seconds
@@ -140,6 +141,12 @@ def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
         )
     else:
         checkpoints = f"at most {format_seconds(interval_s)} of work is at risk (max_lost_work)"
+        if job.limits.max_lost_work_s is None and interval_s > MAX_LOST_WORK_S:
+            save_s = row.time_s.checkpoint / max(row.checkpoints, 1)
+            checkpoints = (
+                f"a save takes {format_seconds(save_s)}; at most {format_seconds(interval_s)} of "
+                "work is at risk (limits.max_lost_work: less)"
+            )
     return {
         "gradient_accumulation_steps": f"keeps the global batch: {split}",
         "checkpoint_every_steps": checkpoints,
@@ -173,7 +180,7 @@ def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
         return ()
     text = (
         f"checkpoints take {format_bytes(needed)} of disk at once ({kept} of "
-        f"{format_bytes(row.checkpoint_bytes)}), and the job does not state the disk of "
-        f"{row.offer.label}: rent that much, or keep fewer"
+        f"{format_bytes(row.checkpoint_bytes)}): rent that much, or keep fewer; the job does not "
+        f"state the disk of {row.offer.label}"
     )
     return (Decisive(text),)

@@ -36,6 +36,9 @@ DEFAULT_LIMIT = 2.0  # keep the last and the one before: a save that was cut sho
 # Disks behind one name differ by factors, more so where nobody stated the speed: assumptions until
 # one save is measured.
 LOG_SD, ASSUMED_LOG_SD = 0.35, 0.60
+# What an interruption may cost where nobody said: half an hour, and longer where saves that often
+# would take more than a tenth of the time that they protect.
+MAX_LOST_WORK_S, SAVING_SHARE = 1800.0, 0.1
 NEVER_PER_S = 1e-12  # rarer than once in thirty thousand years
 HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never ends
 
@@ -97,18 +100,22 @@ def young_daly_interval_steps(
     save_s: FloatArray,
     steps: FloatArray,
     interruptions_per_s: FloatArray,
-    max_lost_work_s: float,
+    max_lost_work_s: float | None,
 ) -> FloatArray:
     """[n] whole optimizer steps between saves that cost least, within the work one may lose.
 
     Formula: spot sqrt(2 C M) seconds, C save seconds, M mean seconds between interruptions; on
-    demand the interval is as long as the loss the user accepts. At least 1, at most all steps.
+    demand the interval is as long as the loss the user accepts (None: nobody said which). At least
+    1, at most all steps.
     Source: Young, "A first order approximation to the optimum checkpoint interval" (1974).
     """
     rate = np.asarray(interruptions_per_s, np.float64)
     interrupted = rate > NEVER_PER_S
+    longest_s = np.asarray(max_lost_work_s, np.float64)
+    if max_lost_work_s is None:
+        longest_s = np.maximum(MAX_LOST_WORK_S, save_s / SAVING_SHARE)
     best_s = np.sqrt(2.0 * save_s / np.where(interrupted, rate, 1.0))
-    seconds = np.where(interrupted, np.minimum(best_s, max_lost_work_s), max_lost_work_s)
+    seconds = np.where(interrupted, np.minimum(best_s, longest_s), longest_s)
     wanted = np.floor(seconds / np.maximum(step_s, 1e-9))
     return np.clip(wanted, 1.0, np.maximum(steps, 1.0))
 
