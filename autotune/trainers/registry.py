@@ -55,7 +55,9 @@ _FACTORYS = {"stage", "finetuning_type"}
 _OTHERS = re.compile(r"\b(openrlhf|megatron|nemo|verl)\b")
 _STARTED_BY = {
     "axolotl": re.compile(r"axolotl"),
-    "llamafactory": re.compile(r"llama\W?factory|(^|/)train_(bash|sft|pt)\b|src/train|launcher"),
+    "llamafactory": re.compile(
+        r"llama\W?factory|(^|/)train_(bash|sft|pt)\b|src/train(_\w+)?\.py|launcher"
+    ),
     "litgpt": re.compile(r"lit[-_]?gpt|(finetune|pretrain)/\w+\.py"),
     "torchtune": re.compile(r"\btune$|torchtune"),
     "swift": re.compile(r"swift|\b(llm_)?(sft|rlhf|dpo|pt)\b"),
@@ -137,6 +139,13 @@ def _may_start(trainer: str, program: Sequence[str]) -> bool:
         return False
     own = _STARTED_BY.get(trainer)
     return own is None or not program or any(own.search(word) for word in program)
+
+
+def has_settings(values: Mapping[str, Any]) -> bool:
+    """Whether sections of a file hold what a training is set up with."""
+    return any(
+        isinstance(section, dict) and _SETTINGS & set(section) for section in values.values()
+    )
 
 
 def _has_own_sections(values: Mapping[str, Any], trainer: str) -> bool:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from autotune.trainers.words import Words
 
 TUNER = ("tuner_type", "train_type")  # since 4.0 and 3.0
+_OLD_TUNER, _OLD_MODEL = "sft_type", "model_id_or_path"  # of ms-swift 2
 _SIZE = {"rank": ("lora_rank", 8), "alpha": ("lora_alpha", 32.0), "dropout": ("lora_dropout", 0.05)}
 _ROWS = 16  # of a step, where gradient_accumulation_steps is not stated
 # Its config of that name: (sharding, offload). Stage 1 is zero2 that leaves gradients whole.
@@ -87,7 +88,7 @@ class Swift(Trainer):
             "precision": "bf16",
         }  # fmt: skip
         parsed = Parsed("swift", defaults=defaults)
-        if (model := keys.word("model")) is not None:
+        if (model := keys.word("model", _OLD_MODEL)) is not None:
             parsed.values["model"] = model
         read_batch(keys, parsed)
         _read_step(keys, parsed)
@@ -151,7 +152,7 @@ def _read_step(keys: Keys, parsed: Parsed) -> None:
 
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:
-    kind = keys.word(*TUNER) or "lora"
+    kind = keys.word(*TUNER, _OLD_TUNER) or "lora"
     base = _base(keys)
     targets = keys.words("target_modules", "lora_target_modules")
     size = {}
@@ -166,7 +167,8 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         parsed.part("method", kind="full", base=base)
         return
     if kind not in {"lora", "lora_llm"}:
-        msg = f"{keys.name}: {keys.spelled(*TUNER)} is {shown(kind)}; lora and full can be priced"
+        key = str(keys.spelled(*TUNER, _OLD_TUNER))
+        msg = f"{keys.name}: {key} is {shown(kind)}; lora and full can be priced"
         raise InputError(msg, "--method lora is nearest to the other adapters in what it needs")
     if kind == "lora_llm":
         parsed.uncounted.append(

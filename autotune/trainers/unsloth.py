@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.adapter import (
     all_linear,
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.trainers.contract import Changes, Plan, Target
     from autotune.trainers.versions import Version
+
+
+# How far a run without the adapters that are counted, or with others, may lie: an assumption.
+_UNADAPTED_SD = (0.25, 0.40)
 
 
 class Unsloth(Trainer):
@@ -161,7 +166,9 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     if keys.switch("full_finetuning"):
         parsed.part("method", kind="full")
         return
-    keys.get("use_peft")  # of the call itself: the script says it by get_peft_model
+    if not keys.get("use_peft") and keys.at("lora_r") is None:  # get_peft_model, LoraConfig
+        why = "called nowhere here: priced with Unsloth's own size; in 4 bits nothing else trains"
+        parsed.uncounted.append(Uncounted("get_peft_model", "not called", why, *_UNADAPTED_SD))
     four, eight = keys.switch("load_in_4bit"), keys.switch("load_in_8bit")
     if four is None and not eight and not keys.switch("load_in_16bit"):
         parsed.note("load_in_4bit", "true", "not in the file; Unsloth's default")

@@ -34,6 +34,7 @@ from autotune.app.job.started_script import (
     note_script,
     read_abbreviated,
     read_as,
+    script_of,
     started,
 )
 from autotune.domain.config import SPLIT
@@ -128,7 +129,7 @@ def command_document(
     origin = Origin(
         dialect.name, syntax, str(path or ""), command, launch=launch, kept=kept, flags=tuple(told)
     )
-    return completed(made, origin, overrides)
+    return completed(made, origin, overrides, called)
 
 
 def _refuse_shell(parsed: Command, name: str, path: Path | None) -> None:
@@ -191,7 +192,7 @@ def _configured(
     text = read_text(file) if own is None else own
     values = document_of(text, str(file), json=file.suffix.casefold() == ".json").values
     dialect = detect(values, str(file))
-    if dialect is None:
+    if dialect is None or _is_of_script(parsed, path, dialect):
         return _of_own_program(parsed, name, overrides, path, file)
     syntax = "json" if file.suffix.casefold() == ".json" else "yaml"
     flags = flat({key: value for key, value in parsed.values.items() if value != named})
@@ -209,6 +210,26 @@ def _configured(
     _add_launcher(made, parsed, name, file, values, overrides)
     origin = Origin(dialect.name, syntax, str(file), text, flags=tuple(taken))
     return completed(made, origin, overrides)
+
+
+def _is_of_script(parsed: Command, path: Path | None, dialect: Trainer) -> bool:
+    """Whether what looks like a trainer's file is the settings of a script that is started.
+
+    The script makes a trainer's arguments itself, as no trainer's own program does.
+    """
+    from autotune.trainers.syntax.python_arguments import ARGUMENTS
+    from autotune.trainers.syntax.python_settings import settings_files, tree_of
+    from autotune.trainers.syntax.python_source import called
+
+    found = None if dialect.name in {"hf", "trl"} else script_of(parsed, path)
+    if found is None:
+        return False
+    try:
+        text = read_text(found)
+        makes = called(text, str(found)) & set(ARGUMENTS)
+        return bool(makes) and settings_files(tree_of(text, str(found)))[1]
+    except InputError:
+        return False
 
 
 def _of_own_program(
@@ -330,7 +351,7 @@ def python_document(
     if loaded is not None:
         made.beside.append(loaded)
         made.note("read beside the script", loaded.path, "the settings that it loads")
-    return completed(made, Origin(script.trainer, "python", str(path), text), overrides)
+    return completed(made, Origin(script.trainer, "python", str(path), text), overrides, name)
 
 
 def _computed(script: Script, made: Parsed) -> list[Uncounted]:

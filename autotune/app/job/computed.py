@@ -188,6 +188,6 @@ def refuse_computed(script: Script, name: str, overrides: Overrides, *, loads: b
     asked = _missing(tuple(key for key in needed if key != _ANYTHING), said)
     hint = f"state it, such as --set {' --set '.join(asked)}"
     hint += "; or write a number there, or give the launch command with --from-args"
-    if loads:
+    if loads and not overrides.beside:
         hint = f"--beside FILE names the settings that it loads; or {hint.partition(';')[0]}"
     raise InputError(msg, hint)

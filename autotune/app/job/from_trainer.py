@@ -54,16 +54,21 @@ HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
 
 
-def completed(parsed: Parsed, origin: Origin, overrides: Overrides) -> tuple[Document, Overrides]:
-    """The mapping of a job file, and the overrides with the file's device count."""
-    name = origin.path or COMMAND
+def completed(
+    parsed: Parsed, origin: Origin, overrides: Overrides, called: str = ""
+) -> tuple[Document, Overrides]:
+    """The mapping of a job file, and the overrides with the file's device count.
+
+    called: what errors call it, where it is given back as another file: a notebook, a page.
+    """
+    name = called or origin.path or COMMAND
     values = parsed.values
     add_stated(values, overrides, name)
     _name_rows(parsed, values, overrides)
     _cap_rows(parsed, values, overrides)
     _cap_steps(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
-    _ask_for(parsed, overrides, origin)
+    _ask_for(parsed, overrides, origin, name)
     _name_base(parsed, overrides, name)
     fill_base(parsed, origin.syntax, origin.text)
     model = str(overrides.set_values.get("model", values.get("model")))
@@ -242,7 +247,7 @@ def _found(name: str) -> PublishedDataset:
     return found
 
 
-def _ask_for(parsed: Parsed, overrides: Overrides, origin: Origin) -> None:
+def _ask_for(parsed: Parsed, overrides: Overrides, origin: Origin, name: str) -> None:
     """Raise one InputError that names the flag of everything that is missing."""
     values, given = parsed.values, overrides.set_values
     data, train = values.get("data", {}), values.get("train", {})
@@ -262,7 +267,7 @@ def _ask_for(parsed: Parsed, overrides: Overrides, origin: Origin) -> None:
         for each in parsed.uncounted:  # the file says how, and that is priced as another way
             if each.key == KIND and "method.kind" in missing:
                 what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
-        msg = f"{origin.path or COMMAND} does not say {' or '.join(what[key] for key in missing)}"
+        msg = f"{name} does not say {' or '.join(what[key] for key in missing)}"
         flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
         raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
 

@@ -18,7 +18,7 @@ from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin
 from autotune.domain.typed.values import shown
-from autotune.trainers.registry import TRAINERS, detect
+from autotune.trainers.registry import TRAINERS, detect, has_settings
 from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
 from autotune.trainers.syntax.task import script_in
@@ -113,7 +113,12 @@ def _refuse_unknown(document: Document) -> None:
         titles = ", ".join(dialect.title for dialect in TRAINERS.values())
         listed = ", ".join(key[:40] for key in odd[:6])
         msg = f"{document.name} is neither a job file nor a trainer's file that is read: {listed}"
-        raise InputError(msg, f"read are {titles}")
+        hint = f"read are {titles}"
+        if has_settings(document.values):
+            alone = "--model NAME --method lora --rows N --max-length N --global-batch N"
+            script = f"give the script that loads it as JOB, and --beside {document.name}"
+            hint = f"it looks like the settings of a program: {script}; or state them: {alone}"
+        raise InputError(msg, hint)
 
 
 def _set_flag(key: str, value: object) -> str:

@@ -174,7 +174,15 @@ def unpacked_head_bytes(job: Job, size: Sizes, compute: FloatArray) -> FloatArra
 
 
 def experts_fused(job: Job) -> bool:
-    """Whether routed experts are one parameter, which a quantised base leaves in 16 bit."""
+    """Whether routed experts are one parameter, which a quantised base leaves in 16 bit.
+
+    Unsloth makes linear layers of gpt-oss's experts where it loads them in 4 bits, whatever
+    transformers does. Source: unsloth_zoo 2026.10.9 temporary_patches/gpt_oss.py,
+    GptOssExpertsBnb4bit; a T4 held 12.8 GiB of the 20B model after loading.
+    """
+    by_unsloth = job.software.kernels == "unsloth" and job.method.base == "nf4"
+    if by_unsloth and job.model.family == "gpt_oss":
+        return False
     return job.model.is_moe and job.software.transformers >= EXPERTS_FUSED_FROM
 
 

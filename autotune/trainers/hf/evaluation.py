@@ -65,7 +65,9 @@ def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     """
     strategy = keys.word("eval_strategy", "evaluation_strategy")
     every = keys.number("eval_steps", low=-1)
-    batch = keys.whole("per_device_eval_batch_size", "per_gpu_eval_batch_size", low=1)
+    names = ("per_device_eval_batch_size", "per_gpu_eval_batch_size")
+    left_open = "$" in str(keys.get(*names))  # a shell decides it, and it decides little
+    batch = None if left_open else keys.whole(*names, low=1)
     first = keys.switch("eval_on_start")
     keys.get("do_eval")
     keys.get("do_train")

@@ -6,12 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.config import KNOBS
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
 from autotune.trainers.hf.read import read_arguments
+from autotune.trainers.hf.recipes import as_arguments, is_recipe, said_by_default
 from autotune.trainers.hf.script import prepare_py, train_py
 from autotune.trainers.launch.run_script import input_files, prepares, run_sh
 from autotune.trainers.versions import (
@@ -49,9 +51,19 @@ class HuggingFace(Trainer):
     stand_in = "hf"
     masks_prompt: ClassVar[bool] = False  # in rows of a prompt and a completion
 
+    def is_file(self, values: Mapping[str, Any]) -> bool:
+        """llama-recipes' flags are read as arguments of the Trainer as well."""
+        return self.name == "hf" and is_recipe(values)
+
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
         """The job that the arguments state, alone or beside those of TRL's ModelConfig."""
-        return read_arguments(values, name, self.name)
+        if not self.is_file(values):
+            return read_arguments(values, name, self.name)
+        parsed = read_arguments(as_arguments(values), name, self.name)
+        parsed.kept |= set(KNOBS)
+        if said := said_by_default(values):
+            parsed.note("no flag says", said, "llama-recipes' own defaults (llama-cookbook 0.0.5)")
+        return parsed
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
         """The arguments that say it; Trainer has no packing."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.job import Uncounted
 from autotune.trainers.syntax.python_options import option_names, options
@@ -63,16 +63,24 @@ def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:
     return (found.pop() if sure else None), bool(found)
 
 
-def pads(tree: ast.Module, stated: Values) -> bool:
-    """Whether a script's own tokenizer call or collator fills rows up to their greatest length.
+LONGEST, WHOLE = "longest", "max_length"  # of the rows that are mapped together; the length
+_MAPPED = "filled up to the longest of the rows that are mapped together: counted as the length"
+MAPPED: Final = Uncounted("padding", LONGEST, _MAPPED, 0.15, 0.0)  # an assumption
+
+
+def pads(tree: ast.Module, stated: Values) -> str:
+    """How a script's own tokenizer call or collator fills rows up; empty: it does not.
 
     A call that returns tensors is of an answer being generated, but where the data is prepared.
+    What is mapped in batches is filled up to the longest of a thousand rows, and stays so.
     """
-    prepares = {
+    mapped = _mapped_in_batches(tree, stated)
+    prepares = mapped | {
         inner for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and _PREPARING.search(node.name)
         for inner in ast.walk(node)
     }  # fmt: skip
+    found = ""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -82,9 +90,28 @@ def pads(tree: ast.Module, stated: Values) -> bool:
         cuts = bool({"max_length", "truncation"} & set(typed)) or "DataCollator" in _name_of(node)
         if padding is not None and cuts and not tensors:
             known, value = stated.literal(padding)
-            if known and value == "max_length":
-                return True
-    return False
+            if known and value == WHOLE:
+                return WHOLE
+            found = LONGEST if known and value in (True, LONGEST) and node in mapped else found
+    return found
+
+
+def _mapped_in_batches(tree: ast.Module, stated: Values) -> set[ast.AST]:
+    """What runs in `rows.map(function, batched=True)`."""
+    inside: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "map":
+            continue
+        typed = {key.arg: key.value for key in node.keywords}
+        batched = "batched" in typed and stated.literal(typed["batched"]) == (True, True)
+        function = typed.get("function", node.args[0] if node.args else None)
+        if batched and function is not None:
+            inside |= set(ast.walk(function))
+    names = {getattr(node, "attr", getattr(node, "id", "")) for node in inside}
+    return inside | {
+        inner for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in names for inner in ast.walk(node)
+    }  # fmt: skip
 
 
 def _fills(node: ast.AST, stated: Values) -> bool:

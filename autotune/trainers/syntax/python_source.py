@@ -19,6 +19,8 @@ from autotune.trainers.syntax.python_arguments import (
     own_classes,
 )
 from autotune.trainers.syntax.python_beside import (
+    LONGEST,
+    MAPPED,
     cut_at,
     filled,
     in_branches,
@@ -205,8 +207,9 @@ def _add_beside(
         cut, lost = cut_at(tree, stated)
         made.values |= {"max_length": cut} if cut is not None else {}
         made.computed += [OWN_LENGTH] if lost else []
-    if pads(tree, stated):
+    if filled_up := pads(tree, stated):
         made.values[PADS] = True
+        made.unseen += [MAPPED] if filled_up == LONGEST else []
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
 

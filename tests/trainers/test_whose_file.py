@@ -1,0 +1,233 @@
+"""Whose file it is and what it is called: programs with settings of their own, llama-recipes'."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from autotune.app.estimate import estimate
+from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.runs.user_file import patched
+from autotune.cost.memory.states import experts_fused
+from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.domain.job import Job
+
+QWEN = "Qwen/Qwen2.5-0.5B"
+LLAMA = "meta-llama/Llama-3.1-8B"
+RECIPE = f"finetuning.py --model_name {LLAMA} --output_dir out"
+
+
+def asked(gpu: str = "h100", **set_values: str) -> Overrides:
+    return Overrides((gpu,), stated={"data.rows": 1000}, set_values=set_values)
+
+
+def command(text: str, gpu: str = "h100", **set_values: str) -> Job:
+    return jobs_of_command(text, asked(gpu, **set_values))[0].job
+
+
+def file(path: Path, text: str, **set_values: str) -> Job:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return load_jobs(path, asked(**set_values))[0].job
+
+
+def knobs(job: Job) -> dict[str, object]:
+    return dict(job.origin.knobs)
+
+
+def warnings(job: Job) -> str:
+    return "\n".join(estimate(job, fidelity="formula").warnings)
+
+
+# --- llama-recipes
+
+
+def test_llama_recipes_flags_are_read_with_its_own_defaults() -> None:
+    found = command(f"torchrun --nproc_per_node 4 {RECIPE} --enable_fsdp --use_peft")
+    said = knobs(found)
+    assert (said["micro_batch_size"], said["sharding"], said["packing"]) == (4, "fsdp", "on")
+    assert said["activation_checkpointing"] == "full"
+    assert (found.max_length, found.method.rank, found.method.base) == (4096, 8, "16bit")
+    assert found.method.targets == ("q_proj", "v_proj")
+    assert found.epochs == 3
+    assert found.origin.devices == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "base"),
+    [("--quantization 4bit", "nf4"), ("--quantization", "int8"), ("--use_fp16", "16bit")],
+)
+def test_llama_recipes_quantises_as_its_word_says(flags: str, base: str) -> None:
+    text = f"python {RECIPE} --use_peft --peft_method lora --batch_size_training 1 {flags}"
+    found = command(text)
+    assert found.method.base == base
+    assert knobs(found)["activation_checkpointing"] == "none"  # FSDP alone recomputes
+
+
+def test_rows_that_llama_recipes_pads_make_batches_of_one_length() -> None:
+    text = f"python {RECIPE} --use_peft --batching_strategy padding --context_length 512"
+    found = command(text + " --num_epochs 1 --gradient_accumulation_steps 8")
+    said = knobs(found)
+    assert (said["packing"], said["length_grouping"]) == ("off", "on")
+    assert (found.max_length, said["gradient_accumulation_steps"]) == (512, 8)
+
+
+def test_what_fsdp_of_llama_recipes_is_told_counts() -> None:
+    start = f"torchrun --nproc_per_node 2 {RECIPE} --enable_fsdp --batch_size_training 2"
+    plain = command(f"{start} --fsdp_config.fsdp_activation_checkpointing False")
+    assert knobs(plain)["activation_checkpointing"] == "none"
+    assert plain.method.kind == "full"
+    other = command(f"{start} --fsdp_config.sharding_strategy ShardingStrategy.NO_SHARD")
+    assert "sharding_strategy" in warnings(other)
+
+
+def test_another_adapter_of_llama_recipes_is_said() -> None:
+    assert "prefix" in warnings(command(f"python {RECIPE} --use_peft --peft_method prefix"))
+
+
+def test_flags_of_llama_recipes_stay_as_they_are(tmp_path: Path) -> None:
+    text = f"torchrun --nproc_per_node 2 {RECIPE} --enable_fsdp --batch_size_training 2\n"
+    found = file(tmp_path / "run.sh", text)
+    wanted = found.today.with_knobs(micro_batch_size=1, gradient_accumulation_steps=2)
+    assert patched("same", found, found.offers[0], wanted).text.strip() == text.strip()
+
+
+# --- settings of a program of people's own
+
+
+TRAIN = """\
+import yaml
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+from peft import LoraConfig
+cfg = yaml.safe_load(open("own.yaml"))
+model = AutoModelForCausalLM.from_pretrained(cfg["model_name_or_path"])
+peft_config = LoraConfig(r=cfg["lora_rank"], target_modules=["q_proj"])
+args = SFTConfig("out", per_device_train_batch_size=cfg["per_device_train_batch_size"],
+                 num_train_epochs=cfg["num_train_epochs"], max_length=cfg["cutoff_len"],
+                 gradient_checkpointing=False)
+SFTTrainer(model, args=args, peft_config=peft_config, train_dataset=rows).train()
+"""
+OWN = (
+    f"model_name_or_path: {QWEN}\nlora_rank: 4\nper_device_train_batch_size: 3\n"
+    "num_train_epochs: 2\ncutoff_len: 256\n"
+)
+
+
+def test_settings_in_a_trainers_words_are_those_of_the_script_that_is_started(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "src" / "train").mkdir(parents=True)
+    (tmp_path / "src" / "train" / "train.py").write_text(TRAIN)
+    (tmp_path / "own.yaml").write_text(OWN)
+    found = file(tmp_path / "run.sh", "python src/train/train.py --config own.yaml\n")
+    assert found.origin.trainer == "trl"
+    assert knobs(found)["activation_checkpointing"] == "none"
+    assert (found.method.rank, found.max_length) == (4, 256)
+
+
+def test_a_file_of_settings_by_itself_is_asked_for_with_its_script(tmp_path: Path) -> None:
+    text = "lora: {r: 8}\ntraining: {per_device_train_batch_size: 2, num_train_epochs: 1}\n"
+    with pytest.raises(InputError) as error:
+        file(tmp_path / "own.yaml", text)
+    assert "the script that loads it" in str(error.value.hint)
+
+
+# --- what an error calls it
+
+
+def notebook(*cells: str) -> str:
+    code = [{"cell_type": "code", "source": cell} for cell in cells]
+    return json.dumps({"nbformat": 4, "cells": code})
+
+
+def test_a_notebook_and_a_page_are_called_by_their_own_names(tmp_path: Path) -> None:
+    code = 'args = TrainingArguments("o", per_device_train_batch_size=2, num_train_epochs=1)\n'
+    with pytest.raises(InputError, match=r"a\.ipynb does not say the model"):
+        file(tmp_path / "a.ipynb", notebook(code + "Trainer(model=model, args=args).train()"))
+    page = "```bash\npython train.py --per_device_train_batch_size 2 --num_train_epochs 1\n```\n"
+    with pytest.raises(InputError, match=r"README\.md does not say the model"):
+        file(tmp_path / "README.md", page)
+
+
+# --- what else a file leaves open
+
+
+def test_a_batch_of_evaluation_that_a_shell_decides_stops_nothing(tmp_path: Path) -> None:
+    text = (
+        f"python train.py --model_name_or_path {QWEN} --use_peft False --num_train_epochs 1 "
+        "--per_device_train_batch_size $BS --per_device_eval_batch_size $BS\n"
+    )
+    found = file(tmp_path / "run.sh", text, micro_batch_size="2")
+    assert knobs(found)["micro_batch_size"] == 2
+
+
+def test_ms_swift_2_names_the_model_and_the_way_otherwise(tmp_path: Path) -> None:
+    text = (
+        f"swift sft --model_type qwen --model_id_or_path {QWEN} --sft_type full --batch_size 2 "
+        "--num_train_epochs 1 --max_length 512\n"
+    )
+    found = file(tmp_path / "run.sh", text)
+    assert (found.model.name, found.method.kind) == (QWEN, "full")
+
+
+UNSLOTH = """\
+from unsloth import FastLanguageModel
+model, tok = FastLanguageModel.from_pretrained("%s", max_seq_length=512, load_in_4bit=True)
+%s
+args = TrainingArguments("o", per_device_train_batch_size=2, num_train_epochs=1)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+ADAPTED = 'model = FastLanguageModel.get_peft_model(model, r=8, target_modules=["q_proj"])'
+
+
+def test_unsloth_without_adapters_is_said_first(tmp_path: Path) -> None:
+    bare = file(tmp_path / "bare.py", UNSLOTH % (QWEN, ""))
+    assert "get_peft_model" in warnings(bare)
+    assert "get_peft_model" not in warnings(file(tmp_path / "a.py", UNSLOTH % (QWEN, ADAPTED)))
+
+
+def test_unsloth_holds_the_experts_of_gpt_oss_in_4_bits(tmp_path: Path) -> None:
+    ours = file(tmp_path / "a.py", UNSLOTH % ("unsloth/gpt-oss-20b", ADAPTED))
+    assert not experts_fused(ours)
+    held = estimate(ours, fidelity="formula").row.memory_bytes
+    assert 11.0 < held.weights / 2**30 < 14.0  # a T4 held 12.8 GiB after loading
+    mixture = file(tmp_path / "b.py", UNSLOTH % ("Qwen/Qwen3-30B-A3B", ADAPTED))
+    assert experts_fused(mixture)
+
+
+MAPPED = f"""\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+def prepare(rows):
+    return tokenizer(rows["text"], truncation=True, max_length=256, padding=%s)
+rows = rows.map(%s, batched=%s)
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("padding", "function", "batched", "filled"),
+    [
+        ("True", "prepare", "True", True),
+        ('"longest"', "lambda each: prepare(each)", "True", True),
+        ("True", "prepare", "False", False),
+        ("False", "prepare", "True", False),
+    ],
+)
+def test_rows_filled_up_where_they_are_mapped_in_batches_stay_so(
+    tmp_path: Path, padding: str, function: str, batched: str, *, filled: bool
+) -> None:
+    found = file(
+        tmp_path / "a.py", MAPPED % (padding, function, batched), **{"method.kind": "full"}
+    )
+    assert (found.padding == "max_length") is filled
+    assert ("mapped together" in warnings(found)) is filled
