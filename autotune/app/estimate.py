@@ -88,7 +88,7 @@ def estimate(
     """
     offer = job.offers[0]
     config = stated_config(job)
-    job = with_unsaid(job, config)
+    job = with_unsaid(job.as_it_stands, config)
     doubts = check_config(job, offer, config)
     pricing = Pricing.learned(job)
     calibration = pricing.calibration

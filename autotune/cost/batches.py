@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.domain.config import SHARDED
-from autotune.domain.job import EVALUATION_ROWS
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
@@ -101,7 +100,7 @@ def real_tokens_per_row(job: Job, columns: Columns) -> FloatArray:
 def evaluation_rows(plan: Evaluation, job: Job, columns: Columns) -> FloatArray:
     """[rows] sequences of one evaluation batch on one device."""
     stated = float(plan.batch_size)
-    own = np.minimum(columns.number("micro_batch_size"), EVALUATION_ROWS)
+    own = np.minimum(columns.number("micro_batch_size"), plan.at_most)
     return np.where(stated > 0, stated, own) * job.work.sequences
 
 

@@ -165,7 +165,8 @@ class Evaluation:
     """Evaluations during (or instead of) training. every_steps 0: once, at the end.
 
     at_start: one more, before the first step. batch_size 0: as many rows as the micro-batch, at
-    most `EVALUATION_ROWS`, so that an evaluation nobody sized never decides what fits.
+    most `at_most`, which is written down, so that an evaluation nobody sized never decides what
+    fits. rows 0: nobody knows how many, so that its batches take memory, and its time is left out.
     """
 
     rows: int
@@ -173,6 +174,7 @@ class Evaluation:
     generate_tokens: int = 0
     batch_size: int = 0
     at_start: bool = field(default=False, metadata=LATER)
+    at_most: int = field(default=EVALUATION_ROWS, metadata=LATER)
 
     def times(self, steps: int) -> int:
         """Evaluations of so many optimizer steps."""
@@ -182,7 +184,7 @@ class Evaluation:
 
     def rows_at_once(self, micro_batch_size: int) -> int:
         """Rows of one evaluation batch on one device."""
-        return self.batch_size or min(micro_batch_size, EVALUATION_ROWS)
+        return self.batch_size or min(micro_batch_size, self.at_most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,8 @@ class Origin:
     told: tuple[str, ...] = field(default=(), metadata=LATER)
     # keys of the text that a command said beside the file, which does not have them
     flags: tuple[str, ...] = field(default=(), metadata=LATER)
+    # of an evaluation batch, which the file does not size: the trainer's default; 0: it sizes it
+    evaluation_rows: int = field(default=0, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +365,25 @@ class Job:
 
     @property
     def as_today(self) -> Job:
-        """The job at the global batch that today's config makes."""
+        """The job at the global batch that today's config makes, and as its file stands."""
+        job = self.as_it_stands
         if (own := self.today_batch) is None:
-            return self
+            return job
         batch, steps = own.global_batch_size, own.steps
-        return replace(self, global_batch_size=batch, steps=steps, today_batch=None)
+        return replace(job, global_batch_size=batch, steps=steps, today_batch=None)
+
+    @property
+    def as_it_stands(self) -> Job:
+        """The job whose trainer's file nobody changes: what it does not say is its trainer's."""
+        plan, origin = self.evaluation, self.origin
+        if plan is None or plan.batch_size or origin is None or not origin.evaluation_rows:
+            return self
+        return replace(self, evaluation=replace(plan, batch_size=origin.evaluation_rows))
+
+    @property
+    def timed_evaluation(self) -> Evaluation | None:
+        """Evaluations whose rows are known; of others only the memory of a batch is."""
+        return self.evaluation if self.evaluation is not None and self.evaluation.rows else None
 
     @property
     def tokenizer(self) -> str | None:

@@ -215,10 +215,9 @@ def _digest(file: Path, size: int, _changed_ns: int) -> str:
 
 
 def _evaluation(job: Job, config: Config) -> dict[str, int] | None:
-    if job.evaluation is None:
+    if (plan := job.timed_evaluation) is None:
         return None
-    batch = job.evaluation.rows_at_once(config.micro_batch_size)
-    return {"rows": job.evaluation.rows, "batch_size": batch}
+    return {"rows": plan.rows, "batch_size": plan.rows_at_once(config.micro_batch_size)}
 
 
 def _worker_counts(offer: Offer, config: Config) -> list[int]:

@@ -153,6 +153,7 @@ class Trainer(ABC):
     program: ClassVar[str] = ""  # its command, whose flags are its own whatever they are
     runs_on: ClassVar[tuple[str, ...]] = ()  # packages whose newest allowed version will run it
     software: ClassVar[Mapping[str, str]] = {}  # what else of the job's software it implies
+    evaluation_batch: ClassVar[str] = "per_device_eval_batch_size"  # empty: it sizes none apart
     stand_in: ClassVar[str] = "trl"  # the format written where its file cannot be changed
 
     def is_file(self, values: Mapping[str, Any]) -> bool:  # noqa: ARG002 - few have such a mark

@@ -43,6 +43,7 @@ class LitGpt(Trainer):
     resumes_with = "resume: auto"
     logs_state = False
     software: ClassVar[Mapping[str, str]] = {"trainer": "litgpt"}
+    evaluation_batch: ClassVar[str] = ""
 
     def is_file(self, values: Mapping[str, Any]) -> bool:
         """A folder of converted weights, or the batch and the length inside `train`."""

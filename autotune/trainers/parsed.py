@@ -46,6 +46,7 @@ class Parsed:
     rows_at_most: int | None = None  # of each data set that the file names
     evaluations_per_epoch: float | None = None
     evaluated_rows: int | None = None  # at most, of those that are held out
+    evaluation_rows: int = 0  # of a batch that the file does not size: its trainer's default
     loss: str = ""  # what it materialises, where the file states another than the trainer's own
     datasets: tuple[str, ...] = ()  # that the file names, by hub id or the trainer's own name
     peft_targets: bool = False  # the adapter's modules are left to PEFT, which goes by the model

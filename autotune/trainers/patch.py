@@ -66,6 +66,7 @@ def patch(
     config: Config,
     transformers: Version,
     devices: int,
+    evaluation_rows: int = 0,
 ) -> Patched:
     """The file of `origin` with `config` in it.
 
@@ -76,6 +77,7 @@ def patch(
         config: one value for every knob.
         transformers: the version whose spelling is written.
         devices: how many will run it.
+        evaluation_rows: of an evaluation batch; 0 where there is none, or it stays as it is.
 
     Raises:
         InputError: the text cannot be changed without changing something else as well.
@@ -86,6 +88,11 @@ def patch(
     origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
     target = Target(values, config, transformers, origin.syntax, devices)
     changes, instead, notes = _changes(origin, parsed, target)
+    sized = _evaluation(origin, parsed, evaluation_rows)
+    if sized and _computes(origin, sized):
+        notes.append(f"{_named(sized)}: the file computes it; set it there yourself")
+    else:
+        changes |= sized
     try:
         text = _rewritten(origin, changes, instead, name)
     except InputError:
@@ -115,7 +122,6 @@ def _changes(
 ) -> tuple[Changes, dict[str, str], list[str]]:
     """The keys to change, which of them takes the place of another, and what cannot be said."""
     dialect, meaning = TRAINERS[origin.trainer], parsed.meaning
-    computed = set(_computed(origin))
     changes: Changes = {}
     instead: dict[str, str] = {}
     notes: list[str] = []
@@ -131,7 +137,7 @@ def _changes(
         spelled = dialect.spell(knob, value, target)
         if isinstance(spelled, str):
             notes.append(f"{dialect.title} cannot say {knob} {_text(value)}: {spelled}")
-        elif computed & {"**", *(key.split(".")[0] for key in spelled)}:
+        elif _computes(origin, spelled):
             notes.append(f"{knob} {_text(value)}: the file computes it; set it there yourself")
         else:
             changes |= spelled
@@ -142,6 +148,22 @@ def _changes(
     ]
     changes = {key: v for key, v in changes.items() if not _is_so(target.values, key, v)}
     return changes, {old: new for old, new in instead.items() if new in changes}, notes
+
+
+def _evaluation(origin: Origin, parsed: Parsed, rows: int) -> Changes:
+    """The key that sizes an evaluation batch, where the file and its trainer have another."""
+    key, plan = TRAINERS[origin.trainer].evaluation_batch, parsed.values.get("evaluation")
+    own = plan.get("batch_size", parsed.evaluation_rows) if plan is not None else 0
+    return {key: rows} if key and own and rows and rows != own else {}
+
+
+def _named(changes: Changes) -> str:
+    return ", ".join(f"{key} {_text(value)}" for key, value in changes.items())
+
+
+def _computes(origin: Origin, changes: Changes) -> bool:
+    """Whether the file computes one of the keys, so that nothing can be written there."""
+    return bool({"**", *(key.split(".")[0] for key in changes)} & set(_computed(origin)))
 
 
 def _in_place_of(spelled: Changes, target: Target) -> dict[str, str]:

@@ -17,7 +17,7 @@ from autotune.domain.typed.values import shown
 from autotune.trainers import words
 from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_base, read_variant
-from autotune.trainers.hf.evaluation import read_held_out
+from autotune.trainers.hf.evaluation import EVALUATION_BATCH, read_held_out, size_by_default
 from autotune.trainers.hf.keys import FULL, read_words, spell_argument
 from autotune.trainers.hf.read import (
     EPOCHS,
@@ -217,6 +217,8 @@ def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
         parsed.part("evaluation", every_steps=every)
         parsed.values.setdefault("evaluation", {})
         parsed.evaluations_per_epoch = 1.0 if when == "epoch" else None
+        parsed.part("evaluation", batch_size=keys.whole(EVALUATION_BATCH, low=1))
+        size_by_default(parsed)
 
 
 def _datasets(keys: Keys) -> list[object]:

@@ -39,6 +39,7 @@ class Torchtune(Trainer):
     resumes_with = "resume_from_checkpoint: True"
     logs_state = False
     software: ClassVar[Mapping[str, str]] = {"trainer": "torchtune"}
+    evaluation_batch: ClassVar[str] = ""
 
     def is_file(self, values: Mapping[str, Any]) -> bool:
         """Its model is a component."""

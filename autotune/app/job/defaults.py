@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.domain.typed.job import (
         DataSection,
-        EvaluationSection,
         JobFile,
         LimitsSection,
     )
@@ -279,24 +278,31 @@ def _default_batch(jobfile: JobFile, assumed: Assumed) -> int:
     return batch
 
 
-def evaluation_of(
-    section: EvaluationSection | None, held_out: int, assumed: Assumed
-) -> Evaluation | None:
+def evaluation_of(jobfile: JobFile, held_out: int, assumed: Assumed) -> Evaluation | None:
     """Evaluations, of the rows that are held out unless others are stated; None without any."""
-    rows = held_out if section is None else section.rows or held_out
-    if section is None or not rows:
+    section, origin = jobfile.evaluation, jobfile.origin
+    if section is None:
+        return None
+    rows = section.rows or held_out
+    if not rows and origin is None:
         return None
     if section.every_steps is None:
         _assume(assumed, "evaluation.every_steps", "once, at the end", "not stated")
+    own = origin.evaluation_rows if origin is not None else 0
+    at_most = own or EVALUATION_ROWS
     if section.batch_size is None:
-        value = f"the micro-batch, at most {EVALUATION_ROWS}"
-        _assume(assumed, "evaluation.batch_size", value, "not stated; never decides what fits")
+        value, why = f"the micro-batch, at most {at_most}", "not stated; never decides what fits"
+        if own:
+            value = f"{own} as the file stands, of what is picked {value}"
+            why = "not in the file; the trainer's default, unless the key is written"
+        _assume(assumed, "evaluation.batch_size", value, why)
     return Evaluation(
         rows=rows,
         every_steps=section.every_steps or 0,
         generate_tokens=section.generate_tokens or 0,
         batch_size=section.batch_size or 0,
         at_start=bool(section.at_start),
+        at_most=at_most,
     )
 
 

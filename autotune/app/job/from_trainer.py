@@ -112,6 +112,7 @@ def completed(
         **({"kept": list(origin.kept)} if origin.kept else {}),
         **({"flags": list(origin.flags)} if origin.flags else {}),
         **({"told": sorted(parsed.told)} if parsed.told else {}),
+        **({"evaluation_rows": parsed.evaluation_rows} if parsed.evaluation_rows else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],
@@ -338,7 +339,7 @@ def _name_base(parsed: Parsed, overrides: Overrides, name: str) -> None:
 
 
 def _complete_evaluation(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
-    """An evaluation reads what the file holds out; without it, and without rows, it is left out."""
+    """An evaluation reads what the file holds out; without it, and without rows, it has no time."""
     found, held_out = values.get("evaluation"), values.get("data", {}).get("held_out")
     if found is not None and held_out and parsed.evaluated_rows:
         every = stated_rows(values, overrides)
@@ -346,9 +347,8 @@ def _complete_evaluation(parsed: Parsed, values: dict[str, Any], overrides: Over
             found.setdefault("rows", parsed.evaluated_rows)
     if found is None or "rows" in found or held_out or "evaluation.rows" in overrides.set_values:
         return
-    del values["evaluation"]
-    why = "the file evaluates, but not on how many rows: --set evaluation.rows=N counts it"
-    parsed.note("evaluation", "left out", why)
+    why = "the file evaluates, but not on how many rows: --set evaluation.rows=N counts their time"
+    parsed.note("evaluation", "memory of a batch only", why)
 
 
 def _place_evaluations(

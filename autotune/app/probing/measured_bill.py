@@ -258,11 +258,12 @@ def _ratio(interval_s: float, predicted: Estimated) -> float:
 def _evaluation(job: Job, predicted: Estimated, memo: Memo) -> float:
     """[s] all evaluations: batches of the measured kind, and the model's overhead around them."""
     batch_s = memo.part("evaluation", "evaluation", predicted.config, predicted.offer)
-    if batch_s is None or job.evaluation is None or job.evaluation.generate_tokens:
+    plan = job.timed_evaluation
+    if batch_s is None or plan is None or plan.generate_tokens:
         return predicted.time_s.evaluation
-    times = job.evaluation.times(predicted.steps)
-    rows = job.evaluation.rows_at_once(predicted.config.micro_batch_size) * predicted.offer.count
-    return times * (math.ceil(job.evaluation.rows / rows) * batch_s + EVALUATION_OVERHEAD_S)
+    times = plan.times(predicted.steps)
+    rows = plan.rows_at_once(predicted.config.micro_batch_size) * predicted.offer.count
+    return times * (math.ceil(plan.rows / rows) * batch_s + EVALUATION_OVERHEAD_S)
 
 
 def _memory(predicted: Estimated, record: ProbeRecord) -> MemoryParts:

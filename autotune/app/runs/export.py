@@ -266,7 +266,7 @@ def export(  # noqa: PLR0913 - what a plan is, each named
         raise InputError(msg, f"export one of: {able}")
     transformers, trl = trainer.plan_versions(job, version)
     plan = Plan(
-        job=job,
+        job=replace(job, evaluation=job.timed_evaluation),
         offer=offer,
         config=config,
         torch=job.software.torch,

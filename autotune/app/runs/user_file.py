@@ -67,7 +67,9 @@ def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     check_same(target, job)
     assert job.origin is not None  # noqa: S101 - check_same
     parsed, values = parsed_again(job.origin)
-    return patch(job.origin, values, parsed, config, _transformers(target, job), offer.count)
+    rows = job.evaluation.rows_at_once(config.micro_batch_size) if job.evaluation else 0
+    transformers = _transformers(target, job)
+    return patch(job.origin, values, parsed, config, transformers, offer.count, rows)
 
 
 def same_export(

@@ -70,7 +70,7 @@ class Comparison(Candidate):
     @property
     def planned_evaluations(self) -> int:
         """Evaluations of the whole run that the prediction counts."""
-        return self.job.evaluation.times(self.steps) if self.job.evaluation else 0
+        return own.times(self.steps) if (own := self.job.timed_evaluation) else 0
 
     @property
     def evaluates(self) -> bool:
@@ -80,7 +80,7 @@ class Comparison(Candidate):
     @property
     def _due(self) -> int:
         """Evaluations that the job has up to the log's last step."""
-        own = self.job.evaluation
+        own = self.job.timed_evaluation
         if own is None:
             return 0
         if self.log.steps_done >= self.own_steps and own.every_steps <= 0:
@@ -91,7 +91,7 @@ class Comparison(Candidate):
     @property
     def evaluations(self) -> int:
         """Evaluations of the whole run: as the job states them, else at the log's rate."""
-        own = self.job.evaluation
+        own = self.job.timed_evaluation
         if not self.evaluates:
             return 0
         if own is None:
@@ -104,7 +104,7 @@ class Comparison(Candidate):
         if self.log.evaluations:
             done = len(self.log.evaluated_s)
             return done if self.smoke else min(done, self.evaluations)
-        if self.log.steps_done >= self.own_steps and self.job.evaluation is None:
+        if self.log.steps_done >= self.own_steps and self.job.timed_evaluation is None:
             return self.evaluations
         return self._due if self.evaluates else 0
 
@@ -200,7 +200,7 @@ def _checkpoints(found: Comparison) -> Line:
 
 def _evaluation(found: Comparison) -> list[Line]:
     seconds = found.log.evaluated_s
-    if not seconds and found.job.evaluation is None:
+    if not seconds and found.job.timed_evaluation is None:
         return []
     if not seconds:
         if not found.evaluates:
@@ -209,7 +209,7 @@ def _evaluation(found: Comparison) -> list[Line]:
         predicted = found.evaluations_done * found.predicted_evaluation_s
         return [Line("evaluation", predicted, None, "s", "the log does not time evaluations")]
     note = f"{_counted(len(seconds), 'evaluation')} so far"
-    if found.job.evaluation is None:
+    if found.job.timed_evaluation is None:
         note += "; the job states none"
     predicted = len(seconds) * found.predicted_evaluation_s
     return [Line("evaluation", predicted, sum(seconds), "s", note)]

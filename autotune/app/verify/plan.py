@@ -112,6 +112,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     steps = Pricing(job).one(offer, Config.of(plans[0].row["config"])).steps
     smoke = check_same_job(job, steps, log)
     plan, config = plan_of(plans, log)
+    job = job if plan.role == "pick" else job.as_it_stands
     offer = job.offer_of(plan.row) or job.offers[0]
     notes = list(log.notes)
     if smoke is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif.diagnosis import measured_gaps
+from autotune.app.whatif.levers import EVALUATION_BATCH
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
 from autotune.catalog.text_tokens import TOKENISED_BYTES
@@ -223,7 +224,8 @@ def what_if_of(
         return None
     price = pricer(calibration)
     start, end = State(job.as_today, today.offer, today.config), State(job, best.offer, best.config)
-    fall = waterfall_between(start, [*batch_edit(job), *config_edits(start, end)], price)
+    edits = [*batch_edit(job), *config_edits(start, end), *evaluation_edit(job, best)]
+    fall = waterfall_between(start, edits, price)
     if today.basis == "measured":
         fall = starting_at(
             fall, today.duration_s.p50, today.cost_usd.p50, "modelled instead of measured",
@@ -254,6 +256,22 @@ def batch_edit(job: Job) -> tuple[RunEdit, ...]:
         columns=SPLIT,
     )  # fmt: skip
     return (edit,)
+
+
+def evaluation_edit(job: Job, best: Estimated) -> tuple[RunEdit, ...]:
+    """The evaluation batch that the pick's file states, from the one that its trainer takes."""
+    before, plan = job.as_it_stands.timed_evaluation, job.timed_evaluation
+    if plan is None or before is None:
+        return ()
+    had, has = (own.rows_at_once(best.config.micro_batch_size) for own in (before, plan))
+    if had == has:
+        return ()
+
+    def changed(state: State) -> State:
+        return replace(state, job=replace(state.job, evaluation=plan))
+
+    name = EVALUATION_BATCH
+    return (Edit(changed, name, name, str(had), str(has), columns=("evaluation",)),)
 
 
 def ending_at(fall: Waterfall, row: Estimated, why: str) -> Waterfall:

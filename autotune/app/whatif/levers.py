@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.app.job.method import BITSANDBYTES
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.pricing import Change, Question, QuestionEdit
 
+EVALUATION_BATCH = "evaluation.batch_size"
 UNFUSED_LAST = (4, 57, 1)  # of transformers, before experts became one parameter
 # Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (
@@ -55,7 +57,7 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     job, space = question
     locked = (name for name in job.lock if name in pinned)
     names = dict.fromkeys((*(name for name in PLAIN if name in job.lock), *MEMORY_KNOBS, *locked))
-    found = [*lever_changes(question), *_unfused_experts(job)]
+    found = [*lever_changes(question), *_unfused_experts(job), *_smaller_evaluations(job)]
     for name in names:
         if name == SPLIT[1] and SPLIT[0] in names:
             continue
@@ -126,6 +128,22 @@ def _unfused_experts(job: Job) -> list[QuestionEdit]:
             typed=f"--set software.transformers={version}",
         )
     ]
+
+
+def _smaller_evaluations(job: Job) -> list[QuestionEdit]:
+    """Evaluation batches of as many rows as are trained on at a time, or of one."""
+    plan, micro = job.evaluation, int(job.lock.get(SPLIT[0], 1))
+    if plan is None or plan.batch_size <= 1:
+        return []
+    rows = micro if micro < plan.batch_size else 1
+    smaller = replace(plan, batch_size=rows)
+    return [
+        Edit(
+            on_job(partial(replace, evaluation=smaller)), key=EVALUATION_BATCH, value=str(rows),
+            label=f"evaluation batches of {rows}, not {plan.batch_size}",
+            typed=f"--set {EVALUATION_BATCH}={rows}",
+        )
+    ]  # fmt: skip
 
 
 def unlocked(name: str) -> QuestionEdit:

@@ -273,7 +273,7 @@ def schedule_changes(job: Job, steps: int) -> Iterator[QuestionEdit]:
             on_job(partial(replace, lock=without(job.lock, SAVES))), key=SAVES, columns=(SAVES,),
             note="other checkpoints to choose among: as your file has it, they are by the epoch",
         )  # fmt: skip
-    plan = job.evaluation
+    plan = job.timed_evaluation
     fewer = _rarer(job, steps)
     if fewer and plan is not None:
         note = f"{steps // fewer} evaluations, not {steps // plan.every_steps}"
@@ -296,7 +296,7 @@ def saves_are_kept(job: Job) -> bool:
 
 def _rarer(job: Job, steps: int) -> int:
     """[steps] between evaluations that are rarer than stated: an epoch's, or all; 0: none is."""
-    plan = job.evaluation
+    plan = job.timed_evaluation
     if plan is None or not plan.every_steps or not steps:
         return 0
     an_epoch = int(steps / max(job.epochs, 1.0))

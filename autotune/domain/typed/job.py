@@ -193,6 +193,8 @@ class TrainSection(Section):
 class EvaluationSection(Section):
     """Evaluations; without `every_steps` there is one, at the end. rows: else what is held out.
 
+    Of a trainer's file nobody may know: then its batches take memory, and no time is counted.
+
     at_start: one more, before the first step.
     """
 
@@ -284,6 +286,7 @@ class OriginSection(Section):
     kept: tuple[Text, ...] = ()  # knobs that it cannot be told
     told: tuple[Text, ...] = ()  # knobs that the user states because the file computes them
     flags: tuple[Text, ...] = ()  # keys that a command said beside the file
+    evaluation_rows: Annotated[int, whole(0, MAX_ROWS)] = 0  # of a batch that it does not size
 
     def as_read(self, software: str | dict[str, str | None]) -> Origin:
         """The file as a job carries it; a version that the job states is not uncounted any more."""
@@ -293,7 +296,7 @@ class OriginSection(Section):
             tuple(Beside(each.path, each.syntax, each.text) for each in self.beside),
             self.typed_in, self.objective,
             tuple(Uncounted(*each) for each in self.uncounted if each[0] not in stated),
-            self.launch, self.kept, self.told, self.flags,
+            self.launch, self.kept, self.told, self.flags, self.evaluation_rows,
         )  # fmt: skip
 
     def assumed(self) -> list[Assumption]:
@@ -352,7 +355,8 @@ class JobFile(Section):
         if self.train != "none" and not histogram and all(value is None for value in sized):
             refuse("data.rows is missing: how many rows there are, or dataset: FILE")
         held_out = None if self.train == "none" else self.data.held_out
-        if self.evaluation is not None and self.evaluation.rows is None and held_out is None:
+        unsized = self.evaluation is not None and self.evaluation.rows is None
+        if unsized and held_out is None and self.origin is None:
             refuse("evaluation.rows is missing: how many rows an evaluation reads")
         return self
 

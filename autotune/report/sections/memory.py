@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.report.layout.blocks import Block, Table
     from autotune.report.schema import JobPayload
 
+BESIDE_THE_STEP = ("evaluation", "save")  # phases that no step of the training has
 ON_HOST = ("disk", "ram")  # short of the host, not of the device
 
 
@@ -81,6 +82,10 @@ def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
             f"{format_bytes(over)} more than the {format_bytes(usable)} available."
         )
     each = " on each device" if count > 1 else ""
+    if missing.phase in BESIDE_THE_STEP:
+        rows = missing.longest_batch.rows
+        of = f" of {format_count(rows)} row{'s' * (rows > 1)}" if "batch" in missing.instant else ""
+        each += f" in {missing.instant}{of}"
     if over > 0:
         return (
             f"{head} needs {needs}{each}, and {format_bytes(usable)} are usable: "

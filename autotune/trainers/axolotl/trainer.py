@@ -243,6 +243,7 @@ class Axolotl(Trainer):
 
     name = "axolotl"
     title = "axolotl's YAML"
+    evaluation_batch = "eval_batch_size"
     file = "axolotl.yml"
     own_keys = frozenset({
         "base_model", "micro_batch_size", "sequence_len", "adapter", "sample_packing", "datasets",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.trainers.schema import schema_of
+
 if TYPE_CHECKING:
     from autotune.trainers.parsed import Keys, Parsed
 
@@ -79,3 +81,21 @@ def read_evaluation(keys: Keys, parsed: Parsed) -> None:
             whole = _evaluate_by_share(parsed, every)
         parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)
         parsed.values.setdefault("evaluation", {})
+        size_by_default(parsed)
+
+
+# Rows of an evaluation batch where nothing is stated, of those whose schema does not say.
+# Source: unsloth 2025.3 and 2026.10 models/rl.py, the defaults of the SFTConfig that it puts in the
+# place of TRL's; axolotl 0.19 utils/config/__init__.py, normalize_config: as many as it trains on.
+_DEFAULT_ROWS = {"unsloth": 4, "axolotl": 0}
+EVALUATION_BATCH = "per_device_eval_batch_size"
+
+
+def size_by_default(parsed: Parsed) -> None:
+    """How many rows its trainer evaluates at once where the file does not say.
+
+    Source: the schemas; transformers 5.23 training_args.py: 8, whatever the training's batch is.
+    """
+    if "batch_size" not in parsed.values["evaluation"]:
+        own = schema_of(parsed.trainer).default(EVALUATION_BATCH)
+        parsed.evaluation_rows = _DEFAULT_ROWS.get(parsed.trainer, own or 0)
