@@ -157,7 +157,11 @@ def _evaluations(job: Job, known: Sequence[Reference], learned: _Learned) -> Non
     found: list[tuple[float, float]] = []  # log factor, half of what is open
     for reference in known:
         observation = reference.observation
-        if observation.quantity != "evaluation_s" or reference.elsewhere or job.evaluation is None:
+        if (
+            observation.quantity != "evaluation_s"
+            or reference.elsewhere
+            or job.timed_evaluation is None
+        ):
             continue
         then = predicted_seconds(reference, _bill(reference.job, reference.candidates))
         planned = replace(reference.job, evaluation=job.evaluation)

@@ -148,10 +148,11 @@ def _answer(
     planned: Planned, found: Comparison, before: Calibration, options: VerifyOptions
 ) -> Verification:
     job, log, elsewhere = planned.job, found.log, found.offer != planned.offer
+    timed = job.timed_evaluation
     facts = {
         "gpu": found.offer.device.name, "n_gpus": found.offer.count,
         "max_length": job.max_length, "global_batch": job.global_batch_size, VERIFIED: True,
-        **(evaluation_facts(job.evaluation) if log.evaluations and job.evaluation else {}),
+        **(evaluation_facts(timed) if timed and log.evaluations else {}),
     }  # fmt: skip
     observations = observations_of_log(log, found.speed, found.config.as_dict(), facts)
     notes = _notes(planned, found, elsewhere=elsewhere)
