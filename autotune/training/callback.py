@@ -102,10 +102,15 @@ class Recorder:
             self.session.ends("other", state)
 
     @_guarded
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
         """An evaluation ends; one before the first step counts for none."""
-        if self.session is not None:
-            self.session.ends("evaluation" if state.global_step else "other", state)
+        if self.session is None:
+            return
+        self.session.ends("evaluation" if state.global_step else "other", state)
+        if state.global_step:
+            self.session.evaluated(metrics)
 
     @_guarded
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

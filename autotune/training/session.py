@@ -25,6 +25,7 @@ from autotune.domain.paths import near
 from autotune.domain.units import HOUR_S
 from autotune.evidence.log.run_log import RunLog
 from autotune.evidence.log.step_times import RECORD_FILE, started
+from autotune.evidence.log.trainer_state import rows_of
 from autotune.training import process
 from autotune.training.arguments import device_of, start_of
 from autotune.training.process import Memory, say
@@ -197,6 +198,7 @@ class Session:
         self.trackers, self.lately = Trackers(), list[float]()
         self.begun = self.scheduled = process.scheduled_s()
         self.epoch: float | None = None
+        self.rows: dict[int, list[int]] = {}  # evaluated, by step and set of data
         atexit.register(self.close)
         self.stopwatch = Stopwatch(clock_of(kind))  # last: what is above takes a moment
 
@@ -204,6 +206,11 @@ class Session:
         """A stretch of the training ends, with so many steps and epochs done."""
         self.stopwatch.ends(stretch, int(state.global_step))
         self.done, self.epoch = int(state.global_step), getattr(state, "epoch", None)
+
+    def evaluated(self, metrics: Any) -> None:
+        """Over how many rows, after the step that is done; several sets of data are one."""
+        rows = rows_of(metrics) if isinstance(metrics, dict) else 0
+        self.rows[self.done] = [*self.rows.get(self.done, ()), rows]
 
     def take_down(self, *, now: bool = False) -> None:
         """Keep what has passed; judge and write when it is time, or now."""
@@ -236,7 +243,10 @@ class Session:
                 if self.judged is not None:
                     self.judged.append(item)
             else:
-                self.record.add(item.kind, step=item.step, duration_s=_rounded(item.duration_s))
+                rows = self.rows.pop(item.step, ()) if item.kind == "evaluation" else ()
+                told = {"rows": sum(rows)} if rows and all(rows) else {}
+                seconds = _rounded(item.duration_s)
+                self.record.add(item.kind, step=item.step, duration_s=seconds, **told)
 
     def _write(self) -> None:
         found = self.memory.read()

@@ -379,6 +379,18 @@ def test_evaluations_that_a_run_timed_are_priced_so_in_the_next_bill_of_the_job(
     assert "an evaluation takes" in told[told.index("Later answers will use: steps take") :]
 
 
+def test_a_log_that_tells_its_rows_is_not_taken_for_an_evaluation_of_the_planned(
+    made: Path, tmp_path: Path
+) -> None:
+    event = {"event": "evaluation", "step": 25, "duration_s": 8.0, "rows": 160}
+    verify(made / "run", record(tmp_path / "observations.jsonl", [0.1] * STEPS, event))
+    job = load_job(made / "tiny_cpu.yaml")
+    (told,) = [own for own in job.evidence if own.quantity == "evaluation_s"]
+    assert told.facts["evaluation_rows"] == 160 != job.evaluation.rows
+    bill = Pricing.learned(job).one(job.offers[0], default_config(job, job.offers[0]))
+    assert bill.time_s.evaluation < 8.0 * job.evaluation.times(STEPS)
+
+
 def test_the_range_of_a_start_that_nobody_watched_holds_a_quick_one(made: Path) -> None:
     """Two quiet cores start in 5 to 6 s from a warm page cache."""
     job = load_job(made / "tiny_cpu.yaml")

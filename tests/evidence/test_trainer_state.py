@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autotune.domain.errors import InputError
 from autotune.evidence.log.read import read_log
 from autotune.evidence.log.run_log import speed_of, with_elapsed
-from autotune.evidence.log.trainer_state import read_trainer_state, saved_beside
+from autotune.evidence.log.trainer_state import read_trainer_state, rows_of, saved_beside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,6 +256,7 @@ def test_a_real_trainer_writes_what_is_read(tmp_path: Path) -> None:
     assert whole.covered_s == pytest.approx(runtime, abs=1e-3)
     assert whole.samples_per_step == pytest.approx(8.0, rel=0.02)
     assert [step for step, _ in whole.evaluations] == [10, 20]
+    assert whole.evaluation_rows == 8
     assert whole.tokens == 20 * 8 * 8
     speed = speed_of(whole, 0.0, 0.0)
     assert 0 < speed.step_s < runtime / 20
@@ -279,3 +280,22 @@ def test_a_config_beside_the_state_that_is_no_file_says_nothing_and_is_not_waite
 ) -> None:
     os.mkfifo(tmp_path / "config.json")
     assert saved_beside(tmp_path / "trainer_state.json") == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rows"),
+    [
+        ({"eval_runtime": 31.25, "eval_samples_per_second": 64.0}, 2000),
+        ({"eval_runtime": 2.0, "eval_samples_per_second": 8.0, "eval_b_runtime": 1.0,
+          "eval_b_samples_per_second": 5.0}, 21),
+        ({"eval_runtime": 2.0}, 0),
+        ({"eval_runtime": 0.0, "eval_samples_per_second": 8.0}, 0),
+        ({"eval_runtime": 2.0, "eval_samples_per_second": "fast"}, 0),
+        ({"eval_runtime": 2000.0, "eval_samples_per_second": 0.9}, 0),
+        ({"eval_loss": 1.0}, 0),
+    ],
+)  # fmt: skip
+def test_rows_of_an_evaluation_are_told_where_its_rounded_rate_still_tells_them(
+    metrics: dict[str, Any], rows: int
+) -> None:
+    assert rows_of(metrics) == rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,10 @@ from autotune.evidence.learned.effects import (
     effect_of,
     effects_on,
     method_of,
+    residual_of_run,
     step_of,
 )
+from autotune.evidence.learned.run import PastRun, case_of_run
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.pricing import Pricing, plain_bill
 from bench.learn import bounds, from_few, left_one_out, sources_of
@@ -156,6 +158,50 @@ def test_every_candidate_takes_what_runs_say_of_steps_like_its_own() -> None:
         )
         assert found[-1] == pytest.approx(expected.factor)
     assert found[0] > found[1], "smaller batches are bound by issuing, which is slow here"
+
+
+def test_evaluations_are_learned_of_runs_of_such_a_model_on_the_machine_alone() -> None:
+    def of(*runs: Residual) -> dict[str, float]:
+        found = effects_on([("h100-nvl", 2)], "hf", "full-16bit", "32x4096", runs)
+        return {own.component: own.factor for own in found}
+
+    timed = [
+        _run(0.0, id=str(n), evaluation_log=math.log(f)) for n, f in enumerate((1.4, 1.5, 9.0))
+    ]
+    assert of(*timed)["evaluation"] == pytest.approx(1.5)
+    for other in ({"shape": "16x2048"}, {"method": "lora-16bit"}, {"count": 4}):
+        assert "evaluation" not in of(_run(0.0, evaluation_log=0.4, **other))
+
+
+def test_a_past_run_that_timed_its_evaluations_prices_the_next_ones() -> None:
+    cells = {
+        "source_repo": "huggingface/transformers", "source_path": "learned", "notes": "",
+        "source_commit_or_date": "2025-06", "model_id": "meta-llama/Llama-3.1-8B", "task": "lora",
+        "gpu": "h100-sxm", "n_gpus": "1", "parallelism": "none", "micro_batch": "4",
+        "grad_accum": "2", "global_batch": "8", "step_time_s": "3", "seq_len": "1024",
+        "lora_r": "16", "target_modules": "q_proj,v_proj", "packing": "yes", "precision": "bf16",
+        "optimizer": "adamw_torch", "grad_ckpt": "none", "attn": "sdpa", "compile": "no",
+    }  # fmt: skip
+    run = PastRun("own", "Trainer output", "hf", "A", cells, steps=100)
+    plain, timed = (
+        residual_of_run(each, plain_bill)
+        for each in (run, replace(run, evaluation_s=90.0, evaluation_rows=2000, evaluation_batch=8))
+    )
+    assert plain.evaluation_log is None
+    assert timed.log == plain.log
+    few = replace(run, evaluation_s=0.5, evaluation_rows=1, evaluation_batch=8)
+    assert residual_of_run(few, plain_bill).evaluation_log is None
+    case = case_of_run(replace(run, evaluation_s=90.0, evaluation_rows=2000, evaluation_batch=8))
+    bill = plain_bill(case.job, case.candidates)
+    expected = float(bill.tables["evaluation"].gather("once_s")[0])
+    assert timed.evaluation_log == pytest.approx(math.log(90.0 / expected))
+    (effect,) = [
+        own
+        for own in effects_on([("h100-sxm", 1)], timed.stack, timed.method, timed.shape, [timed])
+        if own.component == "evaluation"
+    ]
+    after = Pricing(case.job, Calibration(machines=(effect,))).bill(case.candidates)
+    assert float(after.tables["evaluation"].gather("once_s")[0]) == pytest.approx(90.0)
 
 
 def test_another_process_gets_what_past_runs_say_whole() -> None:

@@ -63,6 +63,8 @@ def test_a_real_trainers_output_is_read_with_its_arguments_and_nothing_is_unpick
     )
     expected = (told["train_runtime"] - evaluations) / STEPS
     assert float(cells["step_time_s"]) == pytest.approx(expected, rel=1e-3)
+    assert run.evaluation_s == pytest.approx(evaluations / 3)
+    assert (run.evaluation_rows, run.evaluation_batch) == (8, 8)
     assert run.grade == "B"
     assert any("3 saves inside" in note for note in run.notes)
 

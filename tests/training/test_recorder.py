@@ -179,6 +179,20 @@ def test_the_record_is_what_verify_reads_half_way_and_at_the_end(
     assert not any("not made as planned" in text for text in found.warnings)
 
 
+def test_an_evaluation_is_recorded_with_its_rows(
+    fake: Any, device: Any, tuned: Path, tmp_path: Path
+) -> None:
+    training = begun(fake, device, tuned, tmp_path / "out")
+    for number in range(1, 21):
+        training.step(1.0, evaluate_s=4.0 if number % 10 == 0 else 0.0)
+    training.end()
+    told = events(tuned / "observations.jsonl", "evaluation")
+    assert [(event["step"], event["rows"]) for event in told] == [(10, 40), (20, 40)]
+    log = read_record(tuned / "observations.jsonl")
+    assert log.evaluation_rows == 40
+    assert log.evaluated_s == pytest.approx((4.0, 4.0))
+
+
 def test_verify_names_the_wait_for_data_as_what_explains_a_slow_step(
     fake: Any, device: Any, tuned: Path, tmp_path: Path
 ) -> None:

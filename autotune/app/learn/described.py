@@ -11,19 +11,20 @@ that it covers. Source: transformers, `speed_metrics` of trainer_utils.py.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.app.learn.found import number
+from autotune.app.learn.found import number, whole
 from autotune.app.learn.what_ran import cells_of, model_of, parallelism_of, without_place
 from autotune.catalog.devices import find_device, identify
 from autotune.cost.parameters import embedding_parameters, lora_parameters, parameter_count
 from autotune.domain.errors import InputError
+from autotune.domain.job import EVALUATION_ROWS
 from autotune.domain.typed.machine import split_machine
 from autotune.domain.units import HOUR_S
 from autotune.evidence.cases import Refused
-from autotune.evidence.learned.run import NOISE, PastRun, identity_of
+from autotune.evidence.learned.run import NOISE, PastRun, identity_of, is_seconds
 from autotune.evidence.log.run_log import speed_of
 from autotune.evidence.log.trainer_state import HALF_DIGIT, PART_OF_RUN
 from autotune.evidence.record.machine import device_named
@@ -137,6 +138,21 @@ def steps_an_epoch(found: Found) -> float:
     return (found.steps or 1) / epochs if epochs and (found.steps or 0) > epochs else 1e9
 
 
+def _evaluated(found: Found) -> dict[str, Any]:
+    """What `PastRun` holds of the evaluations: nothing where they generated, or tell no rows."""
+    log, arguments = found.log, found.arguments
+    seconds = log.evaluated_s if log is not None else ()
+    generates = arguments.get("predict_with_generate") in {True, "true", "True"}
+    mean_s = sum(seconds) / max(len(seconds), 1)
+    if log is None or not is_seconds(mean_s) or not log.evaluation_rows or generates:
+        return {}
+    return {
+        "evaluation_s": mean_s,
+        "evaluation_rows": log.evaluation_rows,
+        "evaluation_batch": whole(arguments.get("per_device_eval_batch_size")) or EVALUATION_ROWS,
+    }
+
+
 ARITHMETIC = 0.04  # rows a step over what one device makes of them, from a whole number
 
 MOST_DEVICES = 1024
@@ -196,7 +212,7 @@ def past_run(found: Found, machine: Machine | None = None) -> PastRun:
     return PastRun(
         id=_content(found, timed), source=found.source, trainer=found.trainer, grade=timed.grade,
         cells=cells, model=shape, versions=dict(found.versions), save_s=timed.save_s, notes=notes,
-        steps=timed.steps, saves=timed.saves,
+        steps=timed.steps, saves=timed.saves, **_evaluated(found),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.domain.device import Offer
-    from autotune.domain.job import Job
+    from autotune.domain.job import Evaluation, Job
     from autotune.domain.observation import Calibration, Observation
     from autotune.evidence.log.run_log import RunLog
 
@@ -152,7 +152,7 @@ def _answer(
     facts = {
         "gpu": found.offer.device.name, "n_gpus": found.offer.count,
         "max_length": job.max_length, "global_batch": job.global_batch_size, VERIFIED: True,
-        **(evaluation_facts(timed) if timed and log.evaluations else {}),
+        **(_evaluated_facts(timed, log) if timed and log.evaluations else {}),
     }  # fmt: skip
     observations = observations_of_log(log, found.speed, found.config.as_dict(), facts)
     notes = _notes(planned, found, elsewhere=elsewhere)
@@ -189,6 +189,11 @@ def _answer(
         warnings=(*planned.notes, *notes, *late, *_own(warnings, observations)),
     )
     return _persisted(verification, planned.run_dir, observations, written)
+
+
+def _evaluated_facts(plan: Evaluation, log: RunLog) -> dict[str, object]:
+    """Facts of what was evaluated: as the job plans it, over the rows that the log tells."""
+    return evaluation_facts(replace(plan, rows=log.evaluation_rows or plan.rows))
 
 
 def _notes(planned: Planned, found: Comparison, *, elsewhere: bool) -> list[str]:

@@ -40,7 +40,8 @@ from autotune.cost.learned import (
     unsettled,
 )
 from autotune.cost.run_time import micro_steps
-from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepError
+from autotune.cost.time.evaluation import ONCE_S
+from autotune.domain.observation import BETWEEN_RUNS_SD, MachineEffect, StepError, value_of
 from autotune.evidence.calibrate import LARGEST_FACTOR, SURPRISE
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, case_of_run
@@ -79,6 +80,9 @@ MOST = math.log(6.0)  # beyond it even several runs that agree are something els
 MOST_SAVING = 0.5  # of a step's seconds that untimed saves may take
 MOSTLY_SAVES = "untimed saves may take more than half of its time"
 SAVES_SPREAD = 0.15  # of the checkpoint's own spread that is left where saves were timed
+# Assumption: of the evaluation's own spread, where a run of such a model timed its evaluations.
+EVALUATIONS_SPREAD = 0.5
+LEAST_EVALUATION = 5.0  # times what any evaluation takes beside its rows: less says little of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class Residual:
     unsettled: float = 0.0  # of `sd`, what no run settles
     save_log: float | None = None
     save_bytes_per_s: float | None = None
+    evaluation_log: float | None = None
 
     @property
     def machine(self) -> str:
@@ -158,7 +163,18 @@ def residual_of(
         unsettled=open_still,
         save_log=math.log(saved / expected) if saved and known else None,
         save_bytes_per_s=size / saved if saved and known else None,
+        evaluation_log=_evaluation_log(case, bill),
     )
+
+
+def _evaluation_log(case: MeasuredCase, bill: Bill) -> float | None:
+    """ln(measured / predicted) of an evaluation; None where none was timed that tells of rows."""
+    seconds = value_of(case.observations, "evaluation_s")
+    expected = float(bill.tables["evaluation"].gather("once_s")[0])
+    if not seconds or expected < LEAST_EVALUATION * ONCE_S:
+        return None
+    log = math.log(seconds / expected)
+    return log if abs(log) <= MOST else None
 
 
 def step_of(bill: Bill, count: int) -> tuple[tuple[float, ...], float, float]:
@@ -230,14 +246,21 @@ def effects_on(
         step = effect_of(job, found)
         if step is not None:
             made += [replace(step, component=name) for name in STEP]
-        saves = [own.save_log for own in found if own.machine == job.machine and own.save_log]
-        if saves:
-            factor = math.exp(float(np.median(saves)))
-            made.append(
-                MachineEffect(
-                    device, count, "checkpoint", factor, SAVES_SPREAD, len(saves), here=True
+        own_runs = [own for own in found if own.machine == job.machine]
+        alike = [o for o in own_runs if (o.stack, o.method, o.shape) == (stack, method, shape)]
+        for name, spread, logs in (
+            ("checkpoint", SAVES_SPREAD, [own.save_log for own in own_runs if own.save_log]),
+            (
+                "evaluation",
+                EVALUATIONS_SPREAD,
+                [own.evaluation_log for own in alike if own.evaluation_log],
+            ),
+        ):
+            if logs:
+                factor = math.exp(float(np.median(logs)))
+                made.append(
+                    MachineEffect(device, count, name, factor, spread, len(logs), here=True)
                 )
-            )
     return tuple(made)
 
 

@@ -104,6 +104,7 @@ def _residual(entry: dict[str, Any]) -> Residual:
         found.noise,
         found.save_log or 0.0,
         found.save_bytes_per_s or 0.0,
+        found.evaluation_log or 0.0,
     )
     words = ("id", "device", "stack", "method", "shape")
     named = all(isinstance(entry[w], str) for w in words) and isinstance(entry["count"], int)
@@ -185,6 +186,7 @@ def _of_catalogue(device: Device) -> Device:
 
 def _why(own: MachineEffect) -> str:
     machine = f"{own.count}x {own.device}"
-    what = "saves" if own.component == "checkpoint" else "training"
+    words = {"checkpoint": "saves", "evaluation": "evaluations"}
+    what = words.get(own.component, "training")
     where = "" if own.here else ", from runs on other machines"
     return f"{machine}: {what} {pace(own.factor)}{where}; delete {store_path()} to forget them"

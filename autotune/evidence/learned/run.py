@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.catalog.models.models import find_model, is_known
 from autotune.domain.errors import InputError
+from autotune.domain.job import Evaluation
 from autotune.evidence.cases import Grade, MeasuredCase, Refused, Skipped
 from autotune.evidence.record.kernels import kernels_of
 from autotune.evidence.record.row import COLUMNS, Row
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.model import Model
-    from autotune.domain.observation import Observation
+    from autotune.domain.observation import Observation, Quantity
     from autotune.domain.software import Software
 
 # Log sd of a step's seconds beside that between two runs. A: of steps alone, or with what else was
@@ -52,6 +53,9 @@ class PastRun:
     model: dict[str, Any] = field(default_factory=dict)  # its config.json
     versions: dict[str, str] = field(default_factory=dict)
     save_s: float | None = None
+    evaluation_s: float | None = None  # over so many rows, in batches of so many
+    evaluation_rows: int = 0
+    evaluation_batch: int = 0
     steps: int = 0  # that its seconds are the mean of
     saves: int = 0  # inside of them, not timed
     notes: tuple[str, ...] = ()
@@ -78,13 +82,17 @@ def case_of_run(run: PastRun) -> MeasuredCase:
     job = replace(found.job, software=software)
     seen = found.observations
     if run.save_s is not None:
-        seen += (_save(seen[0], run.save_s),)
+        seen += (_timed(seen[0], "checkpoint_save_s", run.save_s),)
+    if run.evaluation_s is not None and run.evaluation_rows:
+        plan = Evaluation(run.evaluation_rows, 0, batch_size=run.evaluation_batch)
+        job = replace(job, evaluation=plan)
+        seen += (_timed(seen[0], "evaluation_s", run.evaluation_s),)
     return replace(found, job=job, observations=seen)
 
 
-def _save(beside: Observation, seconds: float) -> Observation:
-    name = f"{beside.id.partition('/')[0]}/checkpoint_save_s"
-    return replace(beside, id=name, quantity="checkpoint_save_s", value=seconds, kind=None)
+def _timed(beside: Observation, quantity: Quantity, seconds: float) -> Observation:
+    name = f"{beside.id.partition('/')[0]}/{quantity}"
+    return replace(beside, id=name, quantity=quantity, value=seconds, kind=None)
 
 
 def _finder(config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as `case_of` takes it
@@ -118,10 +126,11 @@ def _version(text: str | None) -> tuple[int, ...] | None:
 def from_json(entry: Any) -> PastRun:  # noqa: ANN401 - parsed JSON
     """A kept run. Raises ValueError, TypeError or KeyError for anything else."""
     cells = {k: v for k, v in dict(entry["cells"]).items() if k in COLUMNS and isinstance(v, str)}
-    save = entry.get("save_s")
-    if save is not None and not (_is_number(save) and _LEAST_S <= save <= _MOST_S):
-        msg = "no seconds of a save"
-        raise ValueError(msg)
+    save, evaluation = entry.get("save_s"), entry.get("evaluation_s")
+    for seconds, of in ((save, "a save"), (evaluation, "an evaluation")):
+        if seconds is not None and not is_seconds(seconds):
+            msg = f"no seconds of {of}"
+            raise ValueError(msg)
     if entry["grade"] not in NOISE:
         msg = "no grade"
         raise ValueError(msg)
@@ -134,10 +143,18 @@ def from_json(entry: Any) -> PastRun:  # noqa: ANN401 - parsed JSON
         model=dict(entry.get("model") or {}),
         versions={str(k): str(v) for k, v in dict(entry.get("versions") or {}).items()},
         save_s=save,
+        evaluation_s=evaluation,
+        evaluation_rows=_count(entry.get("evaluation_rows", 0)),
+        evaluation_batch=_count(entry.get("evaluation_batch", 0)),
         steps=_count(entry.get("steps", 0)),
         saves=_count(entry.get("saves", 0)),
         notes=tuple(str(note) for note in entry.get("notes", ())),
     )
+
+
+def is_seconds(value: Any) -> bool:  # noqa: ANN401 - parsed JSON
+    """Whether a save or an evaluation may take that long."""
+    return _is_number(value) and _LEAST_S <= value <= _MOST_S
 
 
 def _count(value: object) -> int:

@@ -86,6 +86,7 @@ class RunLog:
     stretches: tuple[Stretch, ...] = ()
     saves_s: tuple[float, ...] = ()
     evaluations: tuple[tuple[int, float], ...] = ()  # step, seconds
+    evaluation_rows: int | None = None  # of each, over all sets of data
     memory_bytes: Mapping[MemoryKind, float] = field(default_factory=dict)
     tokens: float | None = None  # input tokens that the trainer counted
     data_wait_s: float | None = None  # of a step, mean

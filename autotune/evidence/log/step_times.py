@@ -17,7 +17,7 @@ Record, `observations.jsonl`: a JSON object a line, each with its `event`:
     {"event": "epoch", "step": 50, "epoch": 0.021}
     {"event": "host", "step": 50, "ran_s": 160.1, "waited_s": 0.4}
     {"event": "checkpoint", "step": 50, "duration_s": 7.4}
-    {"event": "evaluation", "step": 50, "duration_s": 31.0}
+    {"event": "evaluation", "step": 50, "duration_s": 31.0, "rows": 2000}
     {"event": "memory", "step": 50, "allocated_bytes": 3.1e10, "reserved_bytes": 3.4e10}
     {"event": "end", "step": 2375, "duration_s": 8012.5}
 
@@ -202,6 +202,7 @@ def read_record(path: Path) -> RunLog:
         evaluations=tuple(
             sorted((_step(e, at), _seconds(e, at)) for e, at in _of(events, "evaluation"))
         ),
+        evaluation_rows=_rows(events),
         memory_bytes=memory,
         data_wait_s=sum(waits) / len(waits) if waits else None,
         whole_s=sum(whole) if whole and len(whole) >= len(_of(every, "start")) else None,
@@ -365,6 +366,12 @@ def _of(events: Sequence[Event], name: str) -> list[Event]:
 
 def _step(event: dict[str, Any], where: str) -> int:
     return count(event.get("step"), f"{where}.step", low=1)
+
+
+def _rows(events: Sequence[Event]) -> int | None:
+    """Rows of the last evaluation that tells them."""
+    told = [(e, at) for e, at in _of(events, "evaluation") if "rows" in e]
+    return count(told[-1][0]["rows"], f"{told[-1][1]}.rows") or None if told else None
 
 
 def _seconds(event: dict[str, Any], where: str) -> float:

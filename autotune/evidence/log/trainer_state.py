@@ -19,10 +19,11 @@ PEFT's `adapter_config.json`, one of whole weights the model's `config.json`. So
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from autotune.catalog.files import read_regular
 from autotune.domain.errors import InputError
@@ -32,7 +33,7 @@ from autotune.evidence.log.text import count, log_text, number, parsed_json
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from autotune.domain.observation import MemoryKind
@@ -47,7 +48,7 @@ _MEMORY = (  # what --skip_memory_metrics false adds; their sum is the peak whil
 PART_OF_RUN = 0.9  # steps per second times runtime under this share of all: the run was resumed
 COPIED_S = 1.0  # folders written closer together than this were copied, not trained
 BY_FOLDERS = "when its checkpoint folders were written"
-HALF_DIGIT = 0.0005  # speed_metrics rounds rates to three decimals
+HALF_DIGIT = 0.0005  # speed_metrics rounds rates to three decimals, seconds to four
 
 
 def read_trainer_state(path: Path) -> RunLog:
@@ -128,6 +129,7 @@ def _stated(state: dict[str, Any], entries: Sequence[dict[str, Any]], path: Path
         if save is None
         else int(number(save, f"{where}: save_steps")) or None,
         evaluations=tuple(_evaluations(entries, where)),
+        evaluation_rows=_evaluation_rows(entries),
         memory_bytes=_memory(entries, where),
         tokens=None
         if tokens is None
@@ -142,6 +144,37 @@ def _evaluations(entries: Sequence[dict[str, Any]], where: str) -> list[tuple[in
         for key, value in entry.items()
         if _EVALUATION.fullmatch(key)
     ]
+
+
+def _evaluation_rows(entries: Sequence[dict[str, Any]]) -> int | None:
+    """Rows of the last evaluation, over all sets of data, where rounded rates still tell them."""
+    told = [
+        (entry["step"], rows_of(entry))
+        for entry in entries
+        if any(_EVALUATION.fullmatch(key) for key in entry)
+    ]
+    last = [rows for step, rows in told if step == told[-1][0]]
+    return sum(last) if last and all(last) else None
+
+
+def rows_of(metrics: Mapping[str, Any]) -> int:
+    """Rows that the metrics of an evaluation are of; 0 where they do not tell.
+
+    Formula: seconds x rows per second; untold where their rounding is half a row or more.
+    """
+    total = 0
+    for key in filter(_EVALUATION.fullmatch, metrics):
+        seconds, rate = metrics[key], metrics.get(key.replace("runtime", "samples_per_second"))
+        if not (_is_rate(seconds) and _is_rate(rate)):
+            return 0
+        if seconds * HALF_DIGIT + rate * HALF_DIGIT / 10 >= 1.0 / 2.0:
+            return 0
+        total += round(seconds * rate)
+    return total
+
+
+def _is_rate(value: Any) -> TypeGuard[float]:  # noqa: ANN401 - parsed JSON
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _memory(entries: Sequence[dict[str, Any]], where: str) -> dict[MemoryKind, float]:
