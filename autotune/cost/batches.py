@@ -104,6 +104,19 @@ def evaluation_rows(plan: Evaluation, job: Job, columns: Columns) -> FloatArray:
     return np.where(stated > 0, stated, own) * job.work.sequences
 
 
+def kept_rows(plan: Evaluation, job: Job, columns: Columns) -> FloatArray:
+    """[rows] whose logits wait on each device for the metrics; 0 where none do.
+
+    Every device gathers those of all, until they leave it: after so many batches, or at the end.
+    Where nobody knows how many rows there are: one batch.
+    Source: transformers 5.23 trainer.py, evaluation_loop; its defaults keep them to the end.
+    """
+    batch = evaluation_rows(plan, job, columns) * np.maximum(columns.number("offer.count"), 1.0)
+    known = np.maximum(float(plan.rows * job.work.sequences), batch)
+    held = batch * plan.accumulation_steps if plan.accumulation_steps else known
+    return np.minimum(held, known) * float(plan.keeps_logits)
+
+
 def optimizer_steps(job: Job, columns: Columns) -> FloatArray:
     """[rows] optimizer steps of the run; packing needs fewer, because sequences hold more rows."""
     if job.steps == 0:

@@ -167,6 +167,7 @@ class Evaluation:
     at_start: one more, before the first step. batch_size 0: as many rows as the micro-batch, at
     most `at_most`, which is written down, so that an evaluation nobody sized never decides what
     fits. rows 0: nobody knows how many, so that its batches take memory, and its time is left out.
+    accumulation_steps 0: logits that are kept stay on the device until the end.
     """
 
     rows: int
@@ -175,6 +176,8 @@ class Evaluation:
     batch_size: int = 0
     at_start: bool = field(default=False, metadata=LATER)
     at_most: int = field(default=EVALUATION_ROWS, metadata=LATER)
+    keeps_logits: bool = field(default=False, metadata=LATER)  # for metrics made of all at once
+    accumulation_steps: int = field(default=0, metadata=LATER)  # batches of them on the device
 
     def times(self, steps: int) -> int:
         """Evaluations of so many optimizer steps."""

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from autotune.app.estimate import estimate
+from autotune.app.estimate import estimate, stated_config
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.app.tune.tune import Options, tune
+from autotune.cost.columns import Component, tabulate
+from autotune.cost.memory.component import READS
+from autotune.cost.memory.peak import instants
+from autotune.cost.memory.step import Step
 from autotune.domain.config import Config
 from autotune.domain.typed.overrides import Overrides
+from autotune.pricing import Pricing
 from autotune.trainers.hf.evaluation import EVALUATION_BATCH
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.cost.columns import Columns, Outputs
     from autotune.domain.job import Job
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -106,6 +113,69 @@ def test_each_trainer_has_its_own_default(tmp_path: Path, command: str, rows: in
         line = f"{command} {model} {MODEL} --max_length 512 --per_device_train_batch_size 2"
         job = jobs_of_command(line, overrides)[0].job
     assert job.as_it_stands.evaluation.rows_at_once(2) == rows
+
+
+METRICS = SCRIPT.replace("eval_dataset=b", "eval_dataset=b, compute_metrics=score").replace(
+    "eval_steps=50", f"eval_steps=50, {EVALUATION_BATCH}=1"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (METRICS, 40),  # to the end
+        (METRICS.replace("bf16=True", "bf16=True, eval_accumulation_steps=5"), 5),
+        (METRICS.replace("compute_metrics", "preprocess_logits_for_metrics=f, compute_metrics"), 0),
+        (METRICS.replace("bf16=True", "bf16=True, prediction_loss_only=True"), 0),
+        (METRICS.replace("=score", "=None"), 0),
+        (SCRIPT, 0),
+    ],
+)
+def test_logits_that_metrics_need_wait_on_the_device(tmp_path: Path, text: str, rows: int) -> None:
+    job = job_of(tmp_path, text, **{"evaluation.rows": "40", "evaluation.batch_size": "1"})
+    bill = Pricing(job).of([(job.offers[0], stated_config(job))])
+    found = tabulate(Component("peak", READS, instants_of), job, bill.candidates).outputs
+    assert found["kept"][0] == rows
+    if rows:  # in fp32 under autocast: what there was and the last batch, and both in one
+        each = 4.0 * 4096 * job.model.vocab_size
+        assert found["metrics"][0] == pytest.approx(2.0 * rows * each)
+        assert bill.memory_bytes[0] > found["metrics"][0]
+
+
+def instants_of(job: Job, columns: Columns) -> Outputs:
+    step = Step.of(job, columns)
+    found = instants(step)
+    none = np.zeros(columns.rows)
+    return {
+        "kept": step.kept_rows,
+        "metrics": found["metrics"].logits if "metrics" in found else none,
+    }
+
+
+@pytest.mark.slow
+def test_the_installed_trainer_joins_all_logits_of_an_evaluation(tmp_path: Path) -> None:
+    """Live bytes of a real evaluation of three batches, by the profiler."""
+    transformers = pytest.importorskip("transformers")
+    profiler = pytest.importorskip("torch.profiler")
+    vocabulary, length, rows = 8192, 64, 24
+    config = transformers.LlamaConfig(
+        vocab_size=vocabulary, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1,
+    )  # fmt: skip
+    data = [{"input_ids": [1] * length, "labels": [1] * length}] * rows
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    model = transformers.LlamaForCausalLM(config)
+    trainer = transformers.Trainer(
+        model, arguments, eval_dataset=data, compute_metrics=lambda _: {}
+    )
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as prof:
+        trainer.evaluate()
+    live = highest = 0
+    events = [e for e in prof.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        highest = max(highest, live)
+    assert highest == pytest.approx(2 * rows * length * vocabulary * 4, rel=0.03)
 
 
 @pytest.mark.slow

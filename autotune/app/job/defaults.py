@@ -303,6 +303,8 @@ def evaluation_of(jobfile: JobFile, held_out: int, assumed: Assumed) -> Evaluati
         batch_size=section.batch_size or 0,
         at_start=bool(section.at_start),
         at_most=at_most,
+        keeps_logits=bool(section.keeps_logits),
+        accumulation_steps=section.accumulation_steps or 0,
     )
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.pricing import Change, Question, QuestionEdit
 
-EVALUATION_BATCH = "evaluation.batch_size"
+EVALUATION_BATCH, KEEPS_LOGITS = "evaluation.batch_size", "evaluation.keeps_logits"
 UNFUSED_LAST = (4, 57, 1)  # of transformers, before experts became one parameter
 # Knobs of the search that move memory, the usual first resort first.
 MEMORY_KNOBS = (
@@ -57,7 +57,8 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     job, space = question
     locked = (name for name in job.lock if name in pinned)
     names = dict.fromkeys((*(name for name in PLAIN if name in job.lock), *MEMORY_KNOBS, *locked))
-    found = [*lever_changes(question), *_unfused_experts(job), *_smaller_evaluations(job)]
+    found = [*lever_changes(question), *_unfused_experts(job)]
+    found += [*_smaller_evaluations(job), *_thinner_metrics(job)]
     for name in names:
         if name == SPLIT[1] and SPLIT[0] in names:
             continue
@@ -142,6 +143,21 @@ def _smaller_evaluations(job: Job) -> list[QuestionEdit]:
             on_job(partial(replace, evaluation=smaller)), key=EVALUATION_BATCH, value=str(rows),
             label=f"evaluation batches of {rows}, not {plan.batch_size}",
             typed=f"--set {EVALUATION_BATCH}={rows}",
+        )
+    ]  # fmt: skip
+
+
+def _thinner_metrics(job: Job) -> list[QuestionEdit]:
+    """Metrics of the predicted tokens alone, not of all logits."""
+    plan = job.evaluation
+    if plan is None or not plan.keeps_logits:
+        return []
+    thin = replace(plan, keeps_logits=False)
+    return [
+        Edit(
+            on_job(partial(replace, evaluation=thin)), key=KEEPS_LOGITS, value="false",
+            label="preprocess_logits_for_metrics that returns logits.argmax(-1)",
+            typed=f"--set {KEEPS_LOGITS}=false",
         )
     ]  # fmt: skip
 

@@ -203,17 +203,19 @@ def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Out
     }
 
 
-_ROWS, _EVALUATION_ROWS, _LENGTH = "micro rows", "evaluation rows", "length"
+_ROWS, _EVALUATION_ROWS, _KEPT_ROWS = "micro rows", "evaluation rows", "kept rows"
+_LENGTH = "length"
+_ROWS_OF = {"evaluation": _EVALUATION_ROWS, "metrics": _KEPT_ROWS}
 
 
 def peak_instant(bill: Bill, index: int) -> tuple[str, int, int]:
     """(instant, rows of the batch on one device, tokens of each row) at the peak."""
     one = bill.candidates.take(np.asarray([index]))
     found = tabulate(Component("peak", READS, _totals), bill.job, one).outputs
-    batch = {_ROWS, _EVALUATION_ROWS, _LENGTH}
+    batch = {_ROWS, _EVALUATION_ROWS, _KEPT_ROWS, _LENGTH}
     totals = {name: float(found[name][0]) for name in found.keys() - batch}
     instant = max(totals, key=lambda name: (totals[name], name))
-    rows = found[_EVALUATION_ROWS if instant == "evaluation" else _ROWS][0]
+    rows = found[_ROWS_OF.get(instant, _ROWS)][0]
     return instant, max(round(float(rows)), 1), round(float(found[_LENGTH][0]))
 
 
@@ -227,6 +229,7 @@ def _totals(job: Job, columns: Columns) -> Outputs:
     }
     found[_ROWS] = columns.sequences(job)
     found[_EVALUATION_ROWS] = step.evaluation_rows
+    found[_KEPT_ROWS] = step.kept_rows
     found[_LENGTH] = step.length
     return found
 

@@ -36,6 +36,7 @@ INSTANTS: dict[str, tuple[str, str]] = {
     "end of backward": ("backward", "the end of the backward pass"),
     "optimizer": ("optimizer", "the optimizer step"),
     "evaluation": ("evaluation", "an evaluation batch"),
+    "metrics": ("evaluation", "joining the logits that an evaluation keeps for its metrics"),
     "saving": ("save", "a checkpoint save"),
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from autotune.cost.memory.states import (
     unpacked_head_bytes,
 )
 from autotune.cost.memory.units import waits
-from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
+from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM, LOSS_COPIES_FROM
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -36,6 +36,8 @@ BETWEEN_BATCHES = ("optimizer", "saving")
 def instants(step: Step) -> dict[str, Instant]:
     """Every instant at which memory can peak, by name."""
     found = {"evaluation": _evaluation(step), "saving": _saving(step)}
+    if np.any(step.kept_rows > 0.0):
+        found["metrics"] = _metrics(step)
     if step.job.steps > 0:
         if np.any(step.forward > 0.0):
             found["layer forward"] = _layer_forward(step)
@@ -346,6 +348,19 @@ def _scoring(step: Step) -> Instant:
         logits=logits,
         workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
     )
+
+
+def _metrics(step: Step) -> Instant:
+    """The kept logits as the last batch joins them: what there was, the batch, and both in one.
+
+    Accelerate hands them on in fp32 under autocast, as older classes make them.
+    Source: transformers 5.23 trainer_pt_utils.py, EvalLoopContainer.add, torch_pad_and_concatenate;
+    accelerate 1.15 accelerator.py, prepare_model: convert_outputs_to_fp32.
+    """
+    joined = np.where(step.kept_rows > step.gathered_rows, 2.0, 1.0)
+    wide = step.autocast | (step.job.software.transformers < LOSS_COPIES_FROM)
+    each = np.where(wide, 4.0, step.compute) * step.length * step.job.model.vocab_size
+    return replace(_resident(step, _standing(step)), logits=joined * step.kept_rows * each)
 
 
 def _scored(step: Step, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:

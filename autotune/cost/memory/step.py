@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed, dora, offloading
-from autotune.cost.batches import evaluation_rows, longest_length
+from autotune.cost.batches import evaluation_rows, kept_rows, longest_length
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
     layer_activations,
@@ -101,6 +101,8 @@ class Step:
     tokens: FloatArray  # T
     length: FloatArray
     evaluation_rows: FloatArray  # of one evaluation batch; 0 without evaluations
+    gathered_rows: FloatArray  # of the batches of all devices at once
+    kept_rows: FloatArray  # whose logits wait for the metrics; 0 where none do
     compute: FloatArray  # e
     stream: FloatArray  # s
     element: FloatArray  # bytes of an element of a gradient
@@ -165,6 +167,16 @@ class Step:
             static=static,
             evaluation_rows=(
                 evaluation_rows(job.evaluation, job, columns)
+                if job.evaluation
+                else np.zeros(columns.rows)
+            ),
+            gathered_rows=(
+                evaluation_rows(job.evaluation, job, columns) * columns.number("offer.count")
+                if job.evaluation
+                else np.zeros(columns.rows)
+            ),
+            kept_rows=(
+                kept_rows(job.evaluation, job, columns)
                 if job.evaluation
                 else np.zeros(columns.rows)
             ),

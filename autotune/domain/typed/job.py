@@ -194,6 +194,7 @@ class EvaluationSection(Section):
     """Evaluations; without `every_steps` there is one, at the end. rows: else what is held out.
 
     Of a trainer's file nobody may know: then its batches take memory, and no time is counted.
+    keeps_logits: those of all rows wait for the metrics, so many batches of them on the device.
 
     at_start: one more, before the first step.
     """
@@ -203,6 +204,8 @@ class EvaluationSection(Section):
     generate_tokens: Annotated[int, whole(0, MAX_LENGTH)] | None = None
     batch_size: Batch | None = None
     at_start: bool | None = None
+    keeps_logits: bool | None = None
+    accumulation_steps: Annotated[int, whole(1, MAX_STEPS)] | None = None
 
 
 class LimitsSection(Section):

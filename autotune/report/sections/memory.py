@@ -84,8 +84,8 @@ def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
     each = " on each device" if count > 1 else ""
     if missing.phase in BESIDE_THE_STEP:
         rows = missing.longest_batch.rows
-        of = f" of {format_count(rows)} row{'s' * (rows > 1)}" if "batch" in missing.instant else ""
-        each += f" in {missing.instant}{of}"
+        what = f" ({format_count(rows)} row{'s' * (rows > 1)})"
+        each += f" in {missing.instant}{what if missing.phase == 'evaluation' else ''}"
     if over > 0:
         return (
             f"{head} needs {needs}{each}, and {format_bytes(usable)} are usable: "

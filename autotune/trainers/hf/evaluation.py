@@ -71,6 +71,7 @@ def read_evaluation(keys: Keys, parsed: Parsed) -> None:
     left_open = "$" in str(keys.get(*names))  # a shell decides it, and it decides little
     batch = None if left_open else keys.whole(*names, low=1)
     first = keys.switch("eval_on_start")
+    keeps = read_metrics(keys)
     keys.get("do_eval")
     keys.get("do_train")
     implied = strategy is None and every and every > 0
@@ -80,8 +81,24 @@ def read_evaluation(keys: Keys, parsed: Parsed) -> None:
         if every and 0 < every < 1 and strategy != "epoch":
             whole = _evaluate_by_share(parsed, every)
         parsed.part("evaluation", every_steps=whole, batch_size=batch, at_start=first or None)
+        parsed.part("evaluation", **(keeps if parsed.trainer != "unsloth" else {}))
         parsed.values.setdefault("evaluation", {})
         size_by_default(parsed)
+
+
+METRICS = "compute_metrics"  # what a script hands to its trainer, where nothing thins the logits
+
+
+def read_metrics(keys: Keys) -> dict[str, object]:
+    """Whether the logits of an evaluation are kept, and of how many batches on the device.
+
+    Does not cover: Unsloth, whose forward returns none unless it is told to.
+    Source: transformers 5.23 trainer.py, evaluate and evaluation_loop: without metrics only losses.
+    """
+    metrics, often = keys.switch(METRICS), keys.whole("eval_accumulation_steps", low=1)
+    off = [keys.switch("prediction_loss_only"), keys.switch("batch_eval_metrics")]
+    kept = bool(metrics) and not any(off) and not keys.switch("predict_with_generate")
+    return {"keeps_logits": True, "accumulation_steps": often} if kept else {}
 
 
 # Rows of an evaluation batch where nothing is stated, of those whose schema does not say.

@@ -32,7 +32,7 @@ from autotune.trainers.syntax.python_beside import (
     trains_in_full,
 )
 from autotune.trainers.syntax.python_settings import tree_of
-from autotune.trainers.syntax.python_unseen import Seen, other_storage, unseen
+from autotune.trainers.syntax.python_unseen import Seen, needs_logits, other_storage, unseen
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ def parse_script(
     made.unseen += branches
     if plain and made.calls.get("model"):
         made.values.setdefault("use_peft", False)
+    if needs_logits(made.unread):
+        made.values.setdefault("compute_metrics", True)
     _add_beside(made, tree, nodes, stated, set(settings or {}))
     made.unseen += _unseen(made, tree, nodes, stated)
     made.flags_read = stated.flags_read | {f for f in stated.flags_tested if _HOLDS.search(f)}

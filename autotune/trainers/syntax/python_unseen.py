@@ -56,6 +56,7 @@ _JOINS = re.compile(
 _DEVICES = re.compile(
     r"(num|n)_?(gpus?|devices|nodes)|nproc_per_node|world_size|gpus_per_node|num_processes|nprocs"
 )
+_KEEPS_LOGITS = {"Trainer", "SFTTrainer"}
 _WORKERS = {"ScalingConfig": "num_workers"}  # Ray Train's: as many processes
 _OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
 # What is set on the arguments after flags were read, and decides a run.
@@ -160,6 +161,13 @@ def unread_arguments(unread: Iterable[tuple[str, ast.keyword]], stated: Values) 
             elif kind is not None:
                 found.append(Uncounted(key, said, kind.does, kind.time_sd, kind.memory_sd))
     return found
+
+
+def needs_logits(unread: Iterable[tuple[str, ast.keyword]]) -> bool:
+    """Whether a trainer is handed metrics, and nothing that thins the logits they are made of."""
+    made = (ast.Name, ast.Attribute, ast.Lambda, ast.Call)
+    given = {k.arg for name, k in unread if name in _KEEPS_LOGITS and isinstance(k.value, made)}
+    return "compute_metrics" in given and "preprocess_logits_for_metrics" not in given
 
 
 def own_steps(tree: ast.Module) -> list[Uncounted]:
