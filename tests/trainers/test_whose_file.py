@@ -231,3 +231,38 @@ def test_rows_filled_up_where_they_are_mapped_in_batches_stay_so(
     )
     assert (found.padding == "max_length") is filled
     assert ("mapped together" in warnings(found)) is filled
+
+
+FOUR_BITS = f"""\
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+held = BitsAndBytesConfig(load_in_4bit=True%s)
+model = AutoModelForCausalLM.from_pretrained("{QWEN}", quantization_config=held)
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]))
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1%s)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "given", "slow"),
+    [
+        ("", "", True),
+        (", bnb_4bit_compute_dtype=torch.float32", "", True),
+        (", bnb_4bit_compute_dtype=torch.bfloat16", "", False),
+        ("", ", bf16=True", False),
+        ("", ", bf16=torch.cuda.is_bf16_supported()", False),
+    ],
+)
+def test_4_bit_weights_that_are_multiplied_in_fp32_are_said(
+    tmp_path: Path, held: str, given: str, *, slow: bool
+) -> None:
+    found = file(tmp_path / "a.py", FOUR_BITS % (held, given))
+    assert ("multiplied in fp32" in warnings(found)) is slow
+
+
+def test_all_of_ms_swift_2_is_every_linear_layer(tmp_path: Path) -> None:
+    text = f"swift sft --model_id_or_path {QWEN} --sft_type lora --lora_target_modules ALL "
+    found = file(tmp_path / "run.sh", text + "--batch_size 1 --num_train_epochs 1\n")
+    assert len(found.method.targets) == 7

@@ -65,7 +65,7 @@ _UNKNOWN_SD = (0.40, 0.40)
 # What is asked for where it is not known, or decides nothing; and dtypes, which a device has.
 _QUIET = {
     "model_name_or_path", "lora_alpha", "lora_dropout", "save_total_limit", "use_peft",
-    "per_device_eval_batch_size",
+    "per_device_eval_batch_size", "bnb_4bit_compute_dtype",
 }  # fmt: skip
 _DTYPES = {"bf16", "fp16", "tf32", "dtype"}
 _QUANTISED = {"load_in_4bit", "load_in_8bit"}  # whose weights have no dtype of the file's

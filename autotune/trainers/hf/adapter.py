@@ -166,8 +166,12 @@ def _read_scales(keys: Keys, base: str | None, parsed: Parsed) -> bool | None:
 
 
 def all_linear(targets: list[str] | None) -> list[str] | None:
-    """`all` of LLaMA-Factory is PEFT's all-linear."""
-    return ["all-linear"] if targets in (["all"], ["all-linear"]) else targets
+    """`all` of LLaMA-Factory and `ALL` of ms-swift 2 are PEFT's all-linear."""
+    whole = len(targets or ()) == 1 and str((targets or [""])[0]).casefold() in {
+        "all",
+        "all-linear",
+    }
+    return ["all-linear"] if whole else targets
 
 
 def read_base(keys: Keys, *, dtype: bool = True, own: bool = False) -> str | None:
@@ -192,6 +196,24 @@ def read_base(keys: Keys, *, dtype: bool = True, own: bool = False) -> str | Non
         "dtype", "torch_dtype", "model_init_kwargs.dtype", "model_init_kwargs.torch_dtype"
     )
     return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
+
+
+# How much longer products in fp32 may take than those in 16 bit that are counted: an assumption.
+_FP32_SD = (1.0, 0.20)
+
+
+def say_compute_dtype(keys: Keys, parsed: Parsed) -> None:
+    """That 4-bit weights are multiplied in fp32, where nothing switches mixed precision on.
+
+    Source: bitsandbytes 0.49 nn/modules.py, Linear4bit.forward, which casts its input to the dtype.
+    """
+    key = "bnb_4bit_compute_dtype"
+    fp32 = str(keys.get(key)).removeprefix("torch.") in {"float32", "fp32"}
+    nf4 = parsed.values.get("method", {}).get("base") == "nf4"
+    if fp32 and nf4 and parsed.trainer == "hf" and "precision" not in parsed.knobs:
+        why = "4-bit weights are multiplied in fp32, as neither bf16 nor fp16 is on: several times "
+        why += "as slow as 16 bit, which is counted"
+        parsed.uncounted.append(Uncounted(key, "float32", why, *_FP32_SD))
 
 
 def read_variant(keys: Keys, parsed: Parsed, prefix: str = "") -> str | None:

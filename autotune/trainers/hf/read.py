@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.config import NEVER_STEPS, hub_attention
 from autotune.domain.job import Uncounted
 from autotune.trainers import words
-from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter
+from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter, say_compute_dtype
 from autotune.trainers.hf.evaluation import (
     AT_MOST,
     HELD_OUT,
@@ -79,6 +79,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
         )
     parsed.part("data", max_length=length, padding=read_padding(keys))
     read_precision(keys, parsed)
+    say_compute_dtype(keys, parsed)
     read_attention(keys, parsed, "attn_implementation", "model_init_kwargs.attn_implementation")
     if keys.get("fsdp"):
         parsed.knobs["sharding"] = "fsdp"

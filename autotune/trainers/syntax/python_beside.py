@@ -338,3 +338,19 @@ def option_defaults(text: str, name: str, more: Collection[str] = ()) -> dict[st
         if known and value is not None:
             found[key] = value
     return found
+
+
+def computing_in(config: ast.Call | None, stated: Values) -> dict[str, Any]:
+    """In which dtype 4-bit weights are multiplied where no mixed precision decides it.
+
+    Source: transformers 5.23 BitsAndBytesConfig, whose default is float32.
+    """
+    typed = {key.arg: key.value for key in config.keywords} if config is not None else {}
+    if config is None or None in typed:
+        return {}
+    told = typed.get(_COMPUTES)
+    known, value = (True, "float32") if told is None else stated.literal(told)
+    return {_COMPUTES: str(value)} if known else {}
+
+
+_COMPUTES: Final = "bnb_4bit_compute_dtype"

@@ -19,8 +19,8 @@ from autotune.trainers.syntax.python_arguments import (
     own_classes,
 )
 from autotune.trainers.syntax.python_beside import (
-    LONGEST,
     MAPPED,
+    computing_in,
     cut_at,
     filled,
     in_branches,
@@ -134,7 +134,7 @@ def parse_script(
     calls, several = _calls(tree, nodes)
     calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
-    trains = any(getattr(node, "attr", "") == "train" for node in ast.walk(tree))
+    trains = "train" in {getattr(node, "attr", "") for node in ast.walk(tree)}
     sized = bool(arguments) and (trains or any(_is_sized(call) for call in arguments))
     if not sized and not by_flags:
         raise no_arguments(tree, name, made=bool(arguments))
@@ -154,7 +154,10 @@ def parse_script(
     if any(call.name == "LoraConfig" for call in calls):
         made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
         made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
-    branches, plain = in_branches(tree, stated, {call.name: call.node for call in calls[::-1]})
+    first = {call.name: call.node for call in calls[::-1]}
+    if not {"bf16", "fp16", "**"} & set(made.computed):
+        made.values |= computing_in(first.get("BitsAndBytesConfig"), stated)
+    branches, plain = in_branches(tree, stated, first)
     made.unseen += branches
     if plain and made.calls.get("model"):
         made.values.setdefault("use_peft", False)
@@ -211,7 +214,7 @@ def _add_beside(
         made.computed += [OWN_LENGTH] if lost else []
     if filled_up := pads(tree, stated):
         made.values[PADS] = True
-        made.unseen += [MAPPED] if filled_up == LONGEST else []
+        made.unseen += [MAPPED] if filled_up == MAPPED.value else []
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
 
