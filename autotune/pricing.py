@@ -2,8 +2,8 @@
 
 Whoever asks for a bill asks a `Pricing`: of candidates, of a few configurations, of one, or of the
 same for a changed job. Many questions (a job and what may be tried) are priced in as few passes as
-there are jobs: what is locked or opened decides which candidates there are and never what one
-costs, so questions that differ in nothing else go together.
+there are jobs: what is locked, opened or offered decides which candidates there are and never what
+one costs, so questions that differ in nothing else go together.
 
 Not here: the formulas (`cost`), what evidence teaches (`evidence.calibrate`), which candidate is
 best (`search.selection`).
@@ -26,8 +26,6 @@ from autotune.space.enumerate import valid_candidates
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
-
-    from numpy.typing import NDArray
 
     from autotune.cost.bill import Bill
     from autotune.domain.candidates import SearchSpace
@@ -112,7 +110,7 @@ def bills_of(
 ) -> list[Bill | None]:
     """The bill of each question; None where nothing of it is valid.
 
-    fitting: None as well where no device holds any of it, and its time is not priced.
+    fitting: of the candidates that a device holds alone, and None as well where there is none.
     """
     found: list[Bill | None] = [None] * len(questions)
     groups: list[tuple[Job, list[tuple[int, Candidates]]]] = []
@@ -123,32 +121,25 @@ def bills_of(
             continue
         if not len(candidates):
             continue
-        priced = replace(job, lock={}, allow=())
+        priced = replace(job, lock={}, allow=(), offers=())
         same = next((members for other, members in groups if other == priced), None)
         if same is None:
             same = []
             groups.append((priced, same))
         same.append((number, candidates))
     for _, members in groups:
-        pricing = Pricing(questions[members[0][0]][0], calibration or Calibration())
-        kept = _held(pricing, members) if fitting else members
-        if not kept:
-            continue
-        bill = pricing.bill(Candidates.joined([own for _, own in kept]))
-        for (number, own), at in zip(kept, _places(kept), strict=True):
-            found[number] = bill.take(at, questions[number][0], own)
+        model = CostModel(questions[members[0][0]][0], calibration)
+        every = Candidates.joined([own for _, own in members])
+        held = np.arange(len(every))
+        if fitting:
+            held, bill = model.price_held(every)
+        else:
+            bill = model.price(every)
+        begin = 0
+        for number, own in members:
+            first, end = np.searchsorted(held, (begin, begin + len(own)))
+            if end > first:
+                kept = own.take(held[first:end] - begin)
+                found[number] = bill.take(np.arange(first, end), questions[number][0], kept)
+            begin += len(own)
     return found
-
-
-def _places(members: Sequence[tuple[int, Candidates]]) -> list[NDArray[np.intp]]:
-    """Where the candidates of each lie among those of all."""
-    ends = np.cumsum([len(own) for _, own in members])
-    return [np.arange(end - len(own), end) for (_, own), end in zip(members, ends, strict=True)]
-
-
-def _held(pricing: Pricing, members: list[tuple[int, Candidates]]) -> list[tuple[int, Candidates]]:
-    """Those of which a device holds some candidate."""
-    model = CostModel(pricing.job, pricing.calibration)
-    holds = model.held(Candidates.joined([own for _, own in members]))
-    places = _places(members)
-    return [own for own, at in zip(members, places, strict=True) if holds[at].any()]

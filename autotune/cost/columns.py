@@ -312,8 +312,8 @@ def _decode(
 JOBS = 64  # with tables of their own, the latest; bisections leave many behind
 ROWS = 512  # of a table that is kept; larger ones are of whole search spaces, asked once
 _BY_IDENTITY = ("offer.device", "offer.host")  # compared as objects: their equality is slow
-# What is locked or opened decides which candidates there are and never what one costs.
-_facts = attrgetter(*(name for name in Job.__slots__ if name not in {"lock", "allow"}))
+# What is locked, opened or offered decides which candidates there are and never what one costs.
+_facts = attrgetter(*(n for n in Job.__slots__ if n not in {"lock", "allow", "offers"}))
 
 _Tables = dict[tuple[Any, ...], tuple["Outputs", "Columns"]]
 

@@ -9,6 +9,7 @@ Does not cover: quality of the trained model; queueing for a machine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,10 @@ from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import BoolArray
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
 
@@ -62,7 +66,24 @@ class CostModel:
 
     def price(self, candidates: Candidates) -> Bill:
         """The bill of every candidate. [n] candidates cost a few array passes."""
-        job, tables = self.job, self._tables(candidates)
+        return self._bill(candidates, self._tables(candidates))
+
+    def price_held(self, candidates: Candidates) -> tuple[NDArray[np.intp], Bill]:
+        """Which candidates a device holds, and the bill of those: no time of the others is priced.
+
+        What they take of memory is tabulated once, for all.
+        """
+        name = memory.COMPONENT.name
+        every = tabulate(memory.COMPONENT, self.job, candidates)
+        table = self._tables(candidates, {name: every})[name]
+        asked = (table.gather(output) for output in ("total", "usable", "fits_probability"))
+        held = np.flatnonzero(memory_violation(*asked) <= 0)
+        own = candidates.take(held)
+        known = {name: replace(every, row_of=every.row_of[held])}
+        return held, self._bill(own, self._tables(own, known))
+
+    def _bill(self, candidates: Candidates, tables: Tables) -> Bill:
+        job = self.job
         run = RunTime.of(job, tables, candidates)
         interval = run.interval_steps(job.limits)
         duration = run.duration_s(job.limits, interval)
@@ -86,16 +107,11 @@ class CostModel:
             disk_short_bytes=short,
         )
 
-    def held(self, candidates: Candidates) -> BoolArray:
-        """[n] whether devices hold the candidates: what their bill says, without their time."""
-        table = self._tables(candidates)[memory.COMPONENT.name]
-        asked = (table.gather(name) for name in ("total", "usable", "fits_probability"))
-        return memory_violation(*asked) <= 0
-
-    def _tables(self, candidates: Candidates) -> Tables:
-        """Every component's table, under what was learned."""
+    def _tables(self, candidates: Candidates, known: Mapping[str, Table] | None = None) -> Tables:
+        """Every component's table, under what was learned. known: those that are modelled."""
         job, named = self.job, {component.name: component for component in COMPONENTS}
-        modelled = Tables(lambda name: tabulate(named[name], job, candidates))
+        before = known or {}
+        modelled = Tables(lambda name: before.get(name) or tabulate(named[name], job, candidates))
 
         def taught(name: str) -> Table:
             learned = self.calibration.on_machines(name)

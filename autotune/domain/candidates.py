@@ -73,12 +73,11 @@ class Candidates:
         codes: dict[str, NDArray[np.int32]] = {}
         for axis in axes:
             own = [part.levels.get(axis, (UNSET,)) for part in parts]
-            distinct: list[Any] = []
+            distinct: dict[Any, int] = {}
             for value in (value for values in own for value in values):
-                if value not in distinct:
-                    distinct.append(value)
+                distinct.setdefault(value, len(distinct))
             columns = [
-                np.asarray([distinct.index(value) for value in values], np.int32)[
+                np.asarray([distinct[value] for value in values], np.int32)[
                     part.codes.get(axis, np.zeros(len(part), np.int32))
                 ]
                 for part, values in zip(parts, own, strict=True)

@@ -403,15 +403,13 @@ FORMATS = ("text", "json", "csv", "md")
 
 def export(walk: Walk) -> None:
     """What to run for every trainer, read by the trainer's own parser where it is installed."""
-    run = Path(walk.tiny["run_dir"])
-    said = [parse_export("hf", [run / "training_args.json"])]
     for step in walk.tiny["next"]:
         if "autotune export" in step["command"]:
             name = shlex.split(step["command"])[-1]
             written = walk.terminal.type(step["command"]).stdout.splitlines()
             files = [walk.terminal.folder / line.strip() for line in written]
-            said.append(parse_export(name, files))
-    walk.notes += filter(None, said)
+            if told := parse_export(name, files):
+                walk.notes.append(told)
 
 
 LEGS: dict[str, Callable[[Walk], None]] = {

@@ -12,12 +12,9 @@ from bench.walk.terminal import WalkError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Trainer: the module that must be installed, and what reads sys.argv[1] with its parser.
+# Trainer: the module that must be installed, and what reads sys.argv[1] with its parser. The file
+# of transformers is not here: the run itself reads it.
 _READERS = {
-    "hf": ("transformers", """
-from transformers import HfArgumentParser, TrainingArguments
-(read,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
-"""),
     "trl": ("trl", """
 from transformers import HfArgumentParser
 from trl import SFTConfig
@@ -47,7 +44,7 @@ parser.add_function_arguments(lora.setup)
 read = parser.parse_args(["--config", sys.argv[1]])
 """),
 }  # fmt: skip
-_NAMES = {"hf": "training_args.json", "trl": "sft_config.json"}
+_NAMES = {"trl": "sft_config.json"}
 
 
 def parse_export(trainer: str, files: list[Path]) -> str:

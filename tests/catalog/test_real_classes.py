@@ -75,7 +75,7 @@ def test_all_linear_adapters_equal_those_that_peft_adds(family: str) -> None:
     expected = lora_parameters(model, 8, "all-linear")
     for targets in ("all-linear", list(resolve_targets(model, "all-linear"))):
         config = peft.LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM")
-        wrapped = peft.get_peft_model(_build(name), config)
+        wrapped = peft.get_peft_model(_build(name), config, low_cpu_mem_usage=True)
         trainable = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
         assert trainable == expected, targets
 

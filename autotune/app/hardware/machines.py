@@ -15,6 +15,7 @@ from autotune.catalog.prices.prices import (
     price_for,
     price_of_instance,
     sold_counts,
+    sold_devices,
 )
 from autotune.domain.errors import InputError
 from autotune.domain.typed.machine import machine_entry, split_machine, split_machines
@@ -254,8 +255,5 @@ def set_host(values: Values, key: str, value: str) -> None:
 
 def priced_devices() -> list[str]:
     """Every NVIDIA device that somebody sells at an on-demand price, by name."""
-    return sorted(
-        name
-        for name, device in load_devices().items()
-        if device.vendor == "nvidia" and sold_counts(name)
-    )
+    known = load_devices()
+    return sorted(n for n in sold_devices() if n in known and known[n].vendor == "nvidia")

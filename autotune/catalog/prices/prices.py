@@ -43,6 +43,7 @@ __all__ = [
     "price_of_instance",
     "refused_prices",
     "sold_counts",
+    "sold_devices",
     "today",
 ]
 
@@ -135,6 +136,17 @@ def sold_counts(
     cached = cached_prices()
     rows = [p for p in _offered(cached, device_name, spot) if _newest(cached) - _day(p) <= within]
     return tuple(sorted({size for price in rows for size in sizes_of(price)}))
+
+
+def sold_devices() -> frozenset[str]:
+    """The names of the devices that somebody sells at an on-demand price that is known."""
+    return _sold(cached_prices())
+
+
+@lru_cache(maxsize=4)
+def _sold(cached: Cached) -> frozenset[str]:
+    names = {price.device_name for price in _known(cached)}
+    return frozenset(name for name in names if _offered(cached, name, spot=False))
 
 
 def _preferred(cached: Cached, prices: Sequence[Price]) -> Price | None:
