@@ -141,7 +141,7 @@ def test_a_program_is_predicted_by_a_fit_that_has_none_of_it_and_every_release_c
     cases = [c for c in read_cases(SHIPPED_ROWS).cases if c.step and c.teaches_time]
     peft = [case for case in cases if case.job.software.stack == "peft"]
     assert any(case.older for case in peft)
-    found = left_out_whole(own.steps, peft, fit(own.steps), program_of)
+    found = left_out_whole(own.steps, own.steps.of(peft), fit(own.steps), program_of)
     assert list(found.effects()) == [("peft",)]
     assert found.effects()["peft",] > 0.2  # its loop is slower than the Trainer's
     assert len(found.cases) == len(peft)
@@ -167,7 +167,7 @@ def test_devices_left_out_whole_size_a_new_one_and_the_judged_one_sizes_nothing(
     own = sources()
     cards = ("rtx-4090", "l40")
     some = [case for case in own.steps.cases if case.offer.device.name in cards]
-    found = left_out_whole(own.steps, some, fit(own.steps), device_of)
+    found = left_out_whole(own.steps, own.steps.of(some), fit(own.steps), device_of)
     assert set(found.effects()) == {(name,) for name in cards}
     alike = NewErrors(NONE.programs, replace(found, slower=np.zeros(len(some))))
     wild = NewErrors(NONE.programs, replace(found, slower=np.full(len(some), 1.5)))

@@ -24,7 +24,7 @@ import numpy as np
 
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import device_of, program_of, student_90
-from autotune.evidence.fit.time import fit, measured_steps
+from autotune.evidence.fit.time import fit
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -107,27 +107,26 @@ def new_errors(steps: MeasuredSteps, cases: Sequence[MeasuredCase], whole: Fit) 
     steps: what is fitted; cases: with a step time each, of all releases; whole: the fit of all.
     """
     return NewErrors(
-        left_out_whole(steps, cases, whole, program_of),
-        left_out_whole(steps, steps.cases, whole, device_of),
+        left_out_whole(steps, steps.of(cases), whole, program_of),
+        left_out_whole(steps, steps, whole, device_of),
     )
 
 
 def left_out_whole(
     steps: MeasuredSteps,
-    cases: Sequence[MeasuredCase],
+    rows: MeasuredSteps,
     whole: Fit,
     unit: Callable[[MeasuredCase], Unit],
 ) -> WholeErrors:
-    """Every case as predicted by a fit without its program, or device: its unit."""
+    """Every row as predicted by a fit without its program, or device: its unit."""
     units = [unit(case) for case in steps.cases]
     found: list[MeasuredCase] = []
     slower: list[FloatArray] = []
     for name in dict.fromkeys(units):
         kept = np.asarray([own != name for own in units])
-        rows = [case for case in cases if unit(case) == name]
-        if not rows or not kept.any():
+        own = rows.take(np.asarray([unit(case) == name for case in rows.cases], np.bool_))
+        if not len(own) or not kept.any():
             continue
-        own = measured_steps(rows)
         model = fit(steps.take(kept), whole)
         found += own.cases
         slower.append(np.log(own.seconds / model.predict(own)))
