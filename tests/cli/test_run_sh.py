@@ -73,8 +73,9 @@ def test_the_tiny_job_trains_to_its_end_from_elsewhere_and_resumes_at_home(
     assert sorted(tokens) == sorted(min(n, 256) for n, rows in counted.items() for _ in range(rows))
 
     shutil.copytree(run / "output", run / "smoke")
-    own = {"OUTPUT_DIR": "smoke", "EVAL_DATA": "none"}
-    again = run_sh(run / "run.sh", here, MAX_STEPS="53", RESUME="1", **own)
+    own = {"OUTPUT_DIR": "smoke", "EVAL_DATA": "none", "USE_CPU": "1"}
+    tokenised = {"PREPARE": "0", "DATA": str(run / "tokens" / "train")}
+    again = run_sh(run / "run.sh", here, MAX_STEPS="53", RESUME="1", **own, **tokenised)
     assert again.returncode == 0, again.stderr[-3000:]
     resumed = state(run / "smoke", 53)
     assert resumed["global_step"] == resumed["max_steps"] == 53
@@ -89,7 +90,8 @@ def test_the_tiny_job_trains_in_trl_too(here: Path, typed: Typed) -> None:
     done = typed("tune", "jobs/tiny_cpu.yaml", *small, "--export", "trl", "--run", "für trl")
     assert done.returncode == 0, done.stderr
     rows = str(here / "jobs" / "data" / "tiny.jsonl")
-    trained = run_sh(here / "für trl" / "run.sh", here, MAX_STEPS="3", EVAL_DATA=rows)
+    own = {"MAX_STEPS": "3", "EVAL_DATA": rows, "USE_CPU": "1"}  # accelerate: test_smoke.py
+    trained = run_sh(here / "für trl" / "run.sh", here, **own)
     assert trained.returncode == 0, trained.stderr[-3000:]
     assert state(here / "für trl" / "output", 3)["global_step"] == 3
 
