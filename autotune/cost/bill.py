@@ -80,10 +80,12 @@ class Bill:
 
     @cached_property
     def ram_short_bytes(self) -> FloatArray:
-        """[n] > 0: what is offloaded does not fit the host's memory by so much."""
+        """[n] > 0: what is offloaded, or loaded, does not fit the host's memory by so much."""
         sizes = [o.host.stated_bytes("ram_bytes") for o in self.candidates.levels[OFFER]]
         stated = np.asarray(sizes, np.float64)[self.candidates.codes[OFFER]]
-        short: FloatArray = self.tables["memory"].gather("host_bytes") - stated
+        names = ("host_bytes", "loading_host_bytes")
+        needed = [self.tables["memory"].gather(name) for name in names]
+        short: FloatArray = np.maximum(*needed) - stated
         return short
 
     def _memory(self, name: str, output: str) -> FloatArray:

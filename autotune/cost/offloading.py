@@ -9,6 +9,8 @@ offloaded checkpoints of transformers, TRL and axolotl.
 Does not cover: ZeRO-3's offload_param: the one public measurement (an 8B LoRA on one H100: 40 GB,
 Soup) is many times what its formulas give; disks; several hosts.
 
+Here too: what the host's memory holds while weights are loaded, whatever is offloaded.
+
 Source of the bytes: deepspeed 0.18.9 runtime/zero/stage_1_and_2.py and its
 estimate_zero2_model_states_mem_needs; torch 2.13 CPUOffloadPolicy, autograd.graph.save_on_cpu;
 trl 1.16 models/activation_offloading.py. Legend: P trained elements; N devices.
@@ -23,7 +25,7 @@ import numpy as np
 from autotune.cost import deepspeed
 from autotune.cost.batches import longest_length
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.parameters import trainable_parameters
+from autotune.cost.parameters import parameter_count, trainable_parameters
 from autotune.domain.config import OFFLOADED_STATES
 
 if TYPE_CHECKING:
@@ -91,6 +93,35 @@ def host_bytes(job: Job, columns: Columns) -> FloatArray:
     kept: FloatArray = columns.per_node() * PINNED * checkpoint_bytes(job, columns)
     nodes = columns.of_network(lambda own: float(own.nodes), 1.0)
     return (zero + shards) / nodes + kept
+
+
+WIDE_BYTES = 4.0  # of a weight made fp32, from a file of 16 bits
+
+
+def loading_host_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[bytes] of one machine's memory before its devices have their weights; 0 of mapped files.
+
+    Formula: processes of a machine x models x elements x 4. Weights in the dtype of their file stay
+    pages of it, which the kernel may drop; so do those that are quantised or partitioned on their
+    way to the device. In another dtype every process has a copy of its own, and all of it at once.
+    Source: `from_pretrained` on Linux (transformers 5.23, safetensors 0.8, 317 million weights in
+    16 bits) takes 4.0 bytes of anonymous memory a weight for fp32, 2.0 for fp16, none for bf16.
+    Covers: one process a device, also under DDP; a reference model. Does not cover: files in
+    other dtypes than 16 bit; older releases of transformers, which take more; FSDP and ZeRO, of
+    which one process may load for all; what the libraries hold themselves.
+    """
+    if job.method.base != "32bit" or job.software.own_model or _placed(job):
+        return np.zeros(columns.rows)
+    second = 0.0 if job.method.is_lora or not job.work.reference else 1.0
+    each = WIDE_BYTES * parameter_count(job.model) * (1.0 + second)
+    alone = columns.equals("sharding", "none", "ddp") & (columns.device("compute_capability") > 0)
+    return np.where(alone, columns.per_node() * each, 0.0)
+
+
+def _placed(job: Job) -> bool:
+    """Whether a script says where to load to, so that weights pass the host one at a time."""
+    origin = job.origin
+    return origin is not None and origin.syntax == "python" and "device_map" in origin.text
 
 
 def transfer_seconds(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray]:

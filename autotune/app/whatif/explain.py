@@ -158,6 +158,9 @@ def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
     """What to say of what is offloaded to the host's memory; nothing where nothing is."""
     row = bill.estimate(index)
     host, needed = row.offer.host, bill.at("memory", "host_bytes", index)
+    loads = bill.at("memory", "loading_host_bytes", index)
+    if needed <= 0 and "ram_bytes" in host.assumed and loads > RAM_SHARE * host.ram_bytes:
+        return (Decisive(_loading(row, loads)),)
     if needed <= 0:
         return ()
     away = (
@@ -168,6 +171,19 @@ def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
         return (Decisive(away),)
     rent = f"; rent a {row.offer.label} with that much memory, as the job does not state it"
     return (Decisive(away + rent),)
+
+
+def _loading(row: Estimated, needed: float) -> str:
+    """What to say of weights that are made fp32 in the memory of a host that nobody stated."""
+    count = row.offer.count
+    each = f", {format_bytes(needed / count)} in each of {count} processes" if count > 1 else ""
+    return (
+        f"loading fp32 weights takes {format_bytes(needed)} of host memory{each}: rent a machine "
+        "with more, or load them in 16 bits (`dtype`)"
+    )
+
+
+RAM_SHARE = 0.8  # of a host's assumed memory, from which loading is spoken of
 
 
 def disk_note(bill: Bill, index: int) -> tuple[str, ...]:

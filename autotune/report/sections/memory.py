@@ -78,7 +78,7 @@ def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
         )
     if missing.resource == "ram":
         return (
-            f"{head} fits on the device, but offloading needs {needs} of host memory, "
+            f"{head} fits on the device, but {what_fills(missing)} needs {needs} of host memory, "
             f"{format_bytes(over)} more than the {format_bytes(usable)} available."
         )
     each = " on each device" if count > 1 else ""
@@ -95,6 +95,14 @@ def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
         f"{head} needs {needs}{each} of {format_bytes(usable)} usable, which is too close. "
         f"The probability that it fits is {chance(missing.fits_probability)}, and 0.9 is required."
     )
+
+
+def what_fills(missing: Shortfall) -> str:
+    """What it is that the host's memory does not hold."""
+    if missing.config["offload"] != "none":
+        return "offloading"
+    each = f" in each of {missing.device_count} processes" if missing.device_count > 1 else ""
+    return f"loading fp32 weights{each}"
 
 
 def holders(missing: Shortfall) -> str:
