@@ -266,3 +266,36 @@ def test_all_of_ms_swift_2_is_every_linear_layer(tmp_path: Path) -> None:
     text = f"swift sft --model_id_or_path {QWEN} --sft_type lora --lora_target_modules ALL "
     found = file(tmp_path / "run.sh", text + "--batch_size 1 --num_train_epochs 1\n")
     assert len(found.method.targets) == 7
+
+
+IN_FP32 = f"""\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("{QWEN}"%s)
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1%s)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+FP32 = ", torch_dtype=torch.float32"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "given", "precision"),
+    [
+        (FP32, "", "fp32"),
+        (FP32, ", bf16=True", "bf16"),
+        (FP32, ", bf16=torch.cuda.is_bf16_supported()", "bf16"),
+        (", torch_dtype=torch.bfloat16", "", "bf16"),
+    ],
+)
+def test_fp32_weights_without_mixed_precision_are_multiplied_in_fp32(
+    tmp_path: Path, loaded: str, given: str, precision: str
+) -> None:
+    found = file(tmp_path / "a.py", IN_FP32 % (loaded, given))
+    assert found.today.precision == precision
+
+
+def test_a_launcher_that_switches_mixed_precision_on_decides(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_FP32 % (FP32, ""))
+    start = "accelerate launch --num_processes 1 %strain.py --per_device_train_batch_size 2\n"
+    found = file(tmp_path / "run.sh", start % "--mixed_precision bf16 ")
+    assert found.today.precision == "bf16"

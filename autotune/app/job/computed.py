@@ -161,10 +161,25 @@ def stand_in(made: Parsed, overrides: Overrides, lost: set[str]) -> None:
             if name in KNOBS and name in given:
                 made.knobs[name] = KNOBS[name].parse(given[name], "--set")
                 made.told.add(name)
+    _settle_precision(made, lost)
     batch = given.get(_BATCH, "")
     split = {"gradient_accumulation_steps", _ANYTHING} & lost and _ACCUMULATION not in given
     if split and batch.isdigit():
         made.global_batch = int(batch)
+
+
+def _settle_precision(made: Parsed, lost: set[str]) -> None:
+    """Arithmetic in fp32 where weights are, and nothing switches mixed precision on.
+
+    lost: arguments that a script computes. Source: transformers 5.23 training_args.py, whose bf16
+    and fp16 are off by default.
+    """
+    fp32 = made.values.get("method", {}).get("base") == "32bit"
+    told = {"precision"} & {*made.knobs, *made.defaults} or {"bf16", "fp16", _ANYTHING} & lost
+    if made.trainer == "hf" and fp32 and not told:
+        made.defaults["precision"] = "fp32"
+        why = "weights are loaded in fp32, and neither bf16 nor fp16 is on; bf16=True is faster"
+        made.note("precision", "fp32", why)
 
 
 def _missing(keys: tuple[str, ...], said: Mapping[str, object]) -> list[str]:
