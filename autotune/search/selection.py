@@ -213,7 +213,7 @@ def figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
 def identity(bill: Bill, at: Indices) -> list[FloatArray]:
     """Sort keys by what the candidates are, the weightiest first: plain settings win."""
     levels = bill.candidates.levels
-    here = np.unique(bill.candidates.codes[OFFER][at]).tolist()
+    here = sorted(set(bill.candidates.codes[OFFER][at].tolist()))
     texts = {place: repr(levels[OFFER][place]) for place in here} if len(here) > 1 else {}
     in_order = sorted(texts.values())
     places = [in_order.index(texts[n]) if n in texts else 0 for n in range(len(levels[OFFER]))]
@@ -252,7 +252,8 @@ def _of_machines(
     first, second = figures(bill, objective)
     level = pool & (first <= first[optimum] * (1 + TIE))
     offers = bill.candidates.codes[OFFER]
-    best = [least_of(bill, level & (offers == n), objective) for n in np.unique(offers[level])]
+    here = sorted(set(offers[level].tolist()))
+    best = [least_of(bill, level & (offers == n), objective) for n in here]
     at: Indices = np.asarray([_simplest(bill, pool, objective, i) for i in best], np.intp)
     order = np.lexsort([*identity(bill, at)[::-1], second[at], first[at]])
     ordered = [(int(at[k]), best[k]) for k in order]

@@ -80,18 +80,13 @@ def test_as_a_folder_of_its_own_it_measures_steps_memory_evaluation_checkpoint_a
     assert list((tmp_path / "probing").iterdir()) == []
 
 
-def test_compile_is_charged_once_and_counted(
-    tmp_path: Path, body: dict[str, Any], config: Config
-) -> None:
+def test_compile_is_charged_once_and_counted(served: dict[str, Any]) -> None:
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler")
-    body |= {"compile": "default", "evaluation": None, "checkpoint_max_bytes": 0}
-    body |= {"padding": "max_length", "num_layers": 1, "gradient_accumulation_steps": 1}
-    body["method"] = {**body["method"], "kind": "full"}
-    record = probe(tmp_path, body, config)
-    assert record.status == "ok", record.message
-    assert record.result["compile"]["graphs"] >= 1
-    assert record.result["compile"]["extra_s"] > record.result["step"]["step_s"]
+    found = served["compiled"]
+    assert found["status"] == "ok", found["message"]
+    assert found["compile"]["graphs"] >= 1
+    assert found["compile"]["extra_s"] > found["step"]["step_s"]
 
 
 def test_more_memory_than_there_is_ends_as_out_of_memory(
@@ -135,23 +130,31 @@ def test_an_error_of_a_rank_is_written_beside_the_others_and_ends_the_launch(
     assert json.loads((tmp_path / name).read_text()) == failed
 
 
-def test_one_process_serves_request_after_request_and_names_what_broke(
-    tmp_path: Path, body: dict[str, Any]
-) -> None:
-    rows = tmp_path / "rows.jsonl"
+@pytest.fixture(scope="module")
+def served(
+    job: Job, offer: Offer, config: Config, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What one process answered to one request after the other, by name."""
+    top = tmp_path_factory.mktemp("served")
+    rows = top / "rows.jsonl"
     rows.write_bytes(b'{"text": "fine"}\n' * 6 + b'{"text": "half\n')
+    body = request_for(job, offer, config, effort=QUICK)
     quick = {**body, "evaluation": None, "checkpoint_max_bytes": 0}
-    requests = (
-        quick,
-        {**quick, "attention": "flash_attention_2"},
-        {**quick, "dataset": {"path": str(rows), "tokenizer": "bytes"}},
-        {**quick, "sharding": "zero3"},
-        {**quick, "device": "cuda"},
-        {**quick, "micro_batch_size": 2},
-    )
+    small = {"padding": "max_length", "num_layers": 1, "gradient_accumulation_steps": 1}
+    requests = {
+        "plain": quick,
+        "kernel": {**quick, "attention": "flash_attention_2"},
+        "rows": {**quick, "dataset": {"path": str(rows), "tokenizer": "bytes"}},
+        "sharding": {**quick, "sharding": "zero3"},
+        "device": {**quick, "device": "cuda"},
+        "compiled": {
+            **quick, **small, "compile": "default", "method": {**body["method"], "kind": "full"},
+        },
+        "after": {**quick, "micro_batch_size": 2},
+    }  # fmt: skip
     lines = ""
-    for number, request in enumerate(requests):
-        folder = tmp_path / f"probe{number}"
+    for name, request in requests.items():
+        folder = top / name
         folder.mkdir()
         asked = {**request, "key": key_of(request), "work_dir": str(folder)}
         (folder / "request.json").write_text(json.dumps(asked))
@@ -159,15 +162,22 @@ def test_one_process_serves_request_after_request_and_names_what_broke(
     done = subprocess.run(
         [sys.executable, "-m", "autotune.probe.worker", "--serve"],
         input=lines, text=True, capture_output=True, timeout=900, cwd=ROOT, check=False,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [json.loads((tmp_path / f"probe{n}" / RESULT_FILE).read_text()) for n in range(6)]
-    named = ["ok", "unsupported", "bad_data", "unsupported", "unsupported", "ok"]
-    assert [result["status"] for result in found] == named
-    assert "line 7" in found[2]["message"]
-    assert "sharding zero3 needs deepspeed" in found[3]["message"]
-    assert "no CUDA device" in found[4]["message"]
+    return {name: json.loads((top / name / RESULT_FILE).read_text()) for name in requests}
+
+
+def test_one_process_serves_request_after_request_and_names_what_broke(
+    served: dict[str, Any],
+) -> None:
+    broken = {"kernel": "unsupported", "rows": "bad_data", "sharding": "unsupported",
+              "device": "unsupported"}  # fmt: skip
+    named = {"plain": "ok", **broken, "after": "ok"}
+    assert {name: served[name]["status"] for name in named} == named
+    assert "line 7" in served["rows"]["message"]
+    assert "sharding zero3 needs deepspeed" in served["sharding"]["message"]
+    assert "no CUDA device" in served["device"]["message"]
 
 
 def test_the_arguments_are_those_that_are_exported(

@@ -257,7 +257,7 @@ def programs_of(
     """
     known, one = np.broadcast_to(sources, counts.shape), counts <= 1
     both, slow = np.zeros(len(counts)), np.zeros(len(counts))
-    for own in np.unique(known).tolist():
+    for own in sorted(set(known.tolist())):
         for alone in (False, True):
             rows = (known == own) & (one == alone)
             both[rows], slow[rows] = program_variances(int(own), spreads, alone=alone)
