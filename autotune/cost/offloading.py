@@ -106,16 +106,20 @@ def loading_host_bytes(job: Job, columns: Columns) -> FloatArray:
     way to the device. In another dtype every process has a copy of its own, and all of it at once.
     Source: `from_pretrained` on Linux (transformers 5.23, safetensors 0.8, 317 million weights in
     16 bits) takes 4.0 bytes of anonymous memory a weight for fp32, 2.0 for fp16, none for bf16.
-    Covers: one process a device, also under DDP; a reference model. Does not cover: files in
-    other dtypes than 16 bit; older releases of transformers, which take more; FSDP and ZeRO, of
-    which one process may load for all; what the libraries hold themselves.
+    Covers: one process a device, also under DDP and ZeRO-2; a reference model. Does not cover:
+    files in other dtypes than 16 bit; older releases of transformers, which take more; FSDP and
+    ZeRO-3, of which one process may load for all; what the libraries hold themselves.
     """
     if job.method.base != "32bit" or job.software.own_model or _placed(job):
         return np.zeros(columns.rows)
     second = 0.0 if job.method.is_lora or not job.work.reference else 1.0
     each = WIDE_BYTES * parameter_count(job.model) * (1.0 + second)
-    alone = columns.equals("sharding", "none", "ddp") & (columns.device("compute_capability") > 0)
-    return np.where(alone, columns.per_node() * each, 0.0)
+    # of a trainer's file fp32 may be said of ZeRO's masters under fp16 alone
+    masters = columns.equals("precision", "fp16") & (not job.method.is_lora)
+    whole = columns.equals("sharding", "none", "ddp")
+    whole |= columns.equals("sharding", "zero2") & ~masters
+    whole &= columns.device("compute_capability") > 0
+    return np.where(whole, columns.per_node() * each, 0.0)
 
 
 def _placed(job: Job) -> bool:

@@ -54,6 +54,8 @@ def test_each_process_makes_its_own_fp32_weights_and_maps_16_bit_files(lab: Any)
         assert made == pytest.approx(count * WIDE_BYTES * WEIGHTS, rel=0.01)
         assert billed(lab, "nf4", count).at("memory", "loading_host_bytes", 0) == 0.0
     assert billed(lab, "16bit", 1).at("memory", "loading_host_bytes", 0) == 0.0
+    each = billed(lab, "32bit", 8, sharding="zero2")
+    assert each.at("memory", "loading_host_bytes", 0) == made
     shared = billed(lab, "32bit", 8, sharding="zero3")
     assert shared.at("memory", "loading_host_bytes", 0) == 0.0
 
