@@ -299,3 +299,22 @@ def test_a_launcher_that_switches_mixed_precision_on_decides(tmp_path: Path) -> 
     start = "accelerate launch --num_processes 1 %strain.py --per_device_train_batch_size 2\n"
     found = file(tmp_path / "run.sh", start % "--mixed_precision bf16 ")
     assert found.today.precision == "bf16"
+
+
+def test_arguments_in_sections_of_a_command_are_read(tmp_path: Path) -> None:
+    text = (
+        f"python sft.py --model_name {QWEN} --max_seq_length 512 --training_args.max_steps -1 "
+        "--training_args.num_train_epochs 2 --training_args.per_device_train_batch_size 4 "
+        "--peft_config.r 64 --peft_config.target_modules q_proj v_proj\n"
+    )
+    found = file(tmp_path / "run.sh", text)
+    assert (knobs(found)["micro_batch_size"], found.epochs, found.max_length) == (4, 2, 512)
+    assert (found.method.rank, found.method.targets) == (64, ("q_proj", "v_proj"))
+    wanted = found.today.with_knobs(micro_batch_size=2, gradient_accumulation_steps=2)
+    assert patched("same", found, found.offers[0], wanted).text == text
+
+
+def test_sections_of_a_programs_own_file_are_none_of_a_trainers(tmp_path: Path) -> None:
+    text = f"model: {{name: {QWEN}}}\ntraining_args: {{num_train_epochs: 1, max_steps: 5}}\n"
+    with pytest.raises(InputError, match="neither a job file nor"):
+        file(tmp_path / "own.yaml", text)

@@ -13,7 +13,13 @@ from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
 from autotune.trainers.hf.read import read_arguments
-from autotune.trainers.hf.recipes import as_arguments, is_recipe, said_by_default
+from autotune.trainers.hf.recipes import (
+    as_arguments,
+    in_sections,
+    is_recipe,
+    said_by_default,
+    unfolded,
+)
 from autotune.trainers.hf.script import prepare_py, train_py
 from autotune.trainers.launch.run_script import input_files, prepares, run_sh
 from autotune.trainers.versions import (
@@ -52,12 +58,16 @@ class HuggingFace(Trainer):
     masks_prompt: ClassVar[bool] = False  # in rows of a prompt and a completion
 
     def is_file(self, values: Mapping[str, Any]) -> bool:
-        """llama-recipes' flags are read as arguments of the Trainer as well."""
-        return self.name == "hf" and is_recipe(values)
+        """llama-recipes' flags, and arguments in a section, are read as the Trainer's as well."""
+        return self.name == "hf" and (is_recipe(values) or in_sections(values))
 
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
         """The job that the arguments state, alone or beside those of TRL's ModelConfig."""
-        if not self.is_file(values):
+        if in_sections(values):
+            parsed = read_arguments(unfolded(values), name, self.name)
+            parsed.kept |= set(KNOBS)
+            return parsed
+        if not is_recipe(values) or self.name != "hf":
             return read_arguments(values, name, self.name)
         parsed = read_arguments(as_arguments(values), name, self.name)
         parsed.kept |= set(KNOBS)

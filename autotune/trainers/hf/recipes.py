@@ -1,4 +1,4 @@
-"""Flags of llama-recipes (llama-cookbook) in the words of TrainingArguments, for its own loop.
+"""Commands that say TrainingArguments otherwise: in sections, or in llama-recipes' own words.
 
 They are read, and stay as they are. What no flag says is the program's own default.
 Source: llama-cookbook 0.0.5 src/llama_cookbook/configs/{training,fsdp,peft,quantization}.py,
@@ -113,3 +113,37 @@ def _bits(values: Mapping[str, Any]) -> dict[str, Any]:
         return {"load_in_4bit": True, "bnb_4bit_use_double_quant": False}
     eight = "8" in str(stated) or _on(stated, default=False)
     return {"load_in_8bit": True} if eight else {}
+
+
+# Sections of a command whose program takes such objects: `--training_args.num_train_epochs 3`.
+_SECTIONS: Final = (
+    "training_args", "training_arguments", "train_args", "trainer_args", "sft_config", "sft_args",
+)  # fmt: skip
+_PEFT: Final = ("peft_config", "lora_config", "peft_args", "lora_args")
+_IN_PEFT: Final = {"r": "lora_r", "target_modules": "lora_target_modules"}
+_SIZES: Final = frozenset({
+    "per_device_train_batch_size", "num_train_epochs", "max_steps", "gradient_accumulation_steps",
+    "output_dir",
+})  # fmt: skip
+
+
+def in_sections(values: Mapping[str, Any]) -> bool:
+    """Whether a command's flags hold TrainingArguments as a section of their own."""
+    sections = {key: value for key, value in values.items() if isinstance(value, dict)}
+    sized = any(_SIZES & set(section) for key, section in sections.items() if key in _SECTIONS)
+    return sized and set(sections) <= {*_SECTIONS, *_PEFT}
+
+
+def unfolded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags without their sections; those of an adapter in the words of one."""
+    made = {key: value for key, value in values.items() if key not in {*_SECTIONS, *_PEFT}}
+    for name in (*_SECTIONS, *_PEFT):
+        section = values.get(name)
+        renamed = _IN_PEFT if name in _PEFT else {}
+        if isinstance(section, dict):
+            made |= {renamed.get(str(key), str(key)): value for key, value in section.items()}
+        elif section is not None:
+            made[name] = section
+        if isinstance(section, dict) and name in _PEFT:
+            made.setdefault("use_peft", True)
+    return made
