@@ -12,7 +12,7 @@ import pytest
 
 from autotune.catalog.devices import find_device
 from autotune.cost.constants import constants
-from autotune.cost.time import dequantisation
+from autotune.cost.time import dequantisation, kernels
 from tests.cost.test_time_physics import LLAMA, terms_of
 
 WEIGHTS = 6.476e9
@@ -40,6 +40,19 @@ def test_since_0_41_every_forward_writes_its_unpacked_weights_in_fp32_and_reads_
         for version in ((0, 40, 2), (0, 41, 0))
     )
     assert new - old == pytest.approx(2 * 12 * WEIGHTS, rel=0.01)
+
+
+def test_since_0_47_they_compute_as_they_are_asked_and_their_inputs_alone_are_cast(
+    lab: Any,
+) -> None:
+    """`Linear4bit` of 0.46.1 takes the dtype of its first input, that of 0.47.0 the one it has."""
+    old, new = (job_of(lab, **{**PREPARED, "bitsandbytes": v}) for v in ((0, 46, 1), (0, 47, 0)))
+    assert moved(lab, old) - moved(lab, new) == pytest.approx(2 * 12 * WEIGHTS, rel=0.01)
+    assert dequantisation.wide_linears(new)
+    issued = [
+        sum(kernels.launches(job, fp32_adapters=True, eager_attention=False)) for job in (old, new)
+    ]
+    assert issued[1] < issued[0]
 
 
 def test_that_release_costs_no_more_speed_than_was_reported(lab: Any) -> None:

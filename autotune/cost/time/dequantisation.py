@@ -100,14 +100,18 @@ def int8_bytes(job: Job) -> float:
     )
 
 
-# From this release a 4-bit linear computes in the dtype of its first input where that is fp32 or
-# bf16, whatever the compute dtype asked for. An fp32 input (norms left in fp32 by
-# `prepare_model_for_kbit_training`; LayerNorm under autocast) makes the forward write the unpacked
-# weights in fp32, and autocast read them back into 16 bit for the product; the backward's gradient
-# is in 16 bit. Fused adapters unpack weights themselves. Read: 0.41.0 to 0.50.1 nn/modules.py,
-# `Linear4bit.set_compute_type`, and autograd/_functions.py, `MatMul4Bit`; issue 667: a Llama-2 7B
-# lost 35 to 40 % of its speed from 0.40.2 to 0.41.0 alone.
-COMPUTES_AS_INPUT_FROM = (0, 41)
+# In these releases a 4-bit linear computes in the dtype of its first input where that is fp32 or
+# bf16, whatever the compute dtype asked for; later ones do as they are asked. An fp32 input (norms
+# left in fp32 by `prepare_model_for_kbit_training`; LayerNorm under autocast) makes the forward
+# write the unpacked weights in fp32, and autocast read them back into 16 bit for the product; the
+# backward's gradient is in 16 bit. Fused adapters unpack weights themselves. Does not cover: a
+# compute dtype that nobody states, which transformers hands on as fp32; weights loaded in another
+# 16-bit dtype than is computed in, which every pass casts (4 bytes).
+# Read: 0.41.0 to 0.50.2 nn/modules.py, `Linear4bit.set_compute_type` (since 0.47 only where no
+# dtype is given), and autograd/_functions.py, `MatMul4Bit`; issue 667: a Llama-2 7B lost 35 to
+# 40 % of its speed from 0.40.2 to 0.41.0 alone. By a torch dispatch mode on 0.50.2, a prepared
+# model's 4-bit linears are given bf16.
+COMPUTES_AS_INPUT_FROM, COMPUTES_AS_INPUT_UNTIL = (0, 41), (0, 47)
 TO_FP32_BYTES, FROM_FP32_BYTES = 6.0, 6.0  # read 2 and write 4; read 4 and write 2
 
 
@@ -134,9 +138,15 @@ def wide(job: Job, columns: Columns) -> FloatArray:
 
 def widened_bytes(job: Job) -> float:
     """[bytes] one forward of unpacked weights that are written as fp32 and read back."""
-    if (job.software.bitsandbytes or (0,)) < COMPUTES_AS_INPUT_FROM:
+    if not widens_weights(job):
         return 0.0
     return dequantised_weights(job) * (TO_FP32_BYTES + FROM_FP32_BYTES)
+
+
+def widens_weights(job: Job) -> bool:
+    """Whether a 4-bit linear that is given fp32 unpacks its weights to fp32."""
+    version = job.software.bitsandbytes or (0,)
+    return COMPUTES_AS_INPUT_FROM <= version < COMPUTES_AS_INPUT_UNTIL
 
 
 def wide_cast_bytes(job: Job, *, fp32_adapters: bool) -> float:

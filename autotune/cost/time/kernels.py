@@ -18,7 +18,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
-from autotune.cost.time.dequantisation import unpacking_kernels, wide_linears
+from autotune.cost.time.dequantisation import (
+    unpacking_kernels,
+    wide_linears,
+    widens_weights,
+)
 from autotune.cost.time.flops import head_weights, products
 from autotune.frozen import dataclass
 
@@ -323,8 +327,8 @@ def launches(
     unpacked = unpacking_kernels(job)
     forward += unpacked[0] * matrices
     backward += unpacked[1] * matrices
-    if wide_linears(job):  # of weights, there and back, of inputs and of outputs
-        forward += ADAPTER_WEIGHT * 4 * matrices
+    if wide_linears(job):  # of inputs and outputs; of weights, there and back
+        forward += ADAPTER_WEIGHT * (4 if widens_weights(job) else 2) * matrices
         backward += ADAPTER_WEIGHT * 2 * matrices
     if method.is_lora and method.base == "int8":
         forward += 25 * matrices  # row statistics, codes, int32 product, outlier columns apart
