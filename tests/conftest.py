@@ -86,6 +86,17 @@ def _traced_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One process that traces for all tests, which begins with the first trace."""
+    from builders import PATIENT_S
+
+    from autotune.trace.client import Tracer
+
+    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
+        yield found
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home, and a folder for runs, of the test's own."""

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import BLAS_A100, PATIENT_S, memory_columns, priced_job
+from builders import BLAS_A100, memory_columns, priced_job
 
 from autotune.catalog.models.models import load_models
 from autotune.catalog.software import find_software
@@ -161,12 +161,6 @@ def request(model: Model, method: Method, how: Setting, adapter_dtype: str) -> S
         dropout=method.dropout, adapter_dtype=adapter_dtype, padded=how.padded,
         autocast=how.autocast, kbit_upcast=how.kbit_upcast,  # type: ignore[arg-type]
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
-    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
-        yield found
 
 
 @pytest.mark.parametrize(("model", "words", "how"), list(cases()))

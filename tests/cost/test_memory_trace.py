@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from builders import BLAS_A100, PATIENT_S, memory_columns, priced_job
+from builders import BLAS_A100, memory_columns, priced_job
 
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.cost.memory.component import COMPONENT
@@ -14,9 +14,6 @@ from autotune.cost.parameters import resolve_targets
 from autotune.domain.job import Method
 from autotune.trace.client import Traced, Tracer
 from autotune.trace.request import StepRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,12 +41,6 @@ MODES: dict[str, dict[str, Any]] = {
     "dora-4bit": {"kind": "lora", "variant": "dora", "base": "nf4"},
 }
 ROWS, LENGTH = 4, 512
-
-
-@pytest.fixture(scope="module")
-def tracer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracer]:
-    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
-        yield found
 
 
 def config_of(family: str) -> dict[str, Any]:

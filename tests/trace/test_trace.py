@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from builders import PATIENT_S
 
 from autotune.trace.client import Traced, TraceFailed, Tracer
 from autotune.trace.request import StepRequest
@@ -47,12 +46,6 @@ BASE = StepRequest(
     base="16bit", attention="sdpa", activation_checkpointing="none",
     optimizer="adamw_torch_fused", rank=16, targets=ALL,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tracer(tmp_path_factory: pytest.TempPathFactory) -> Tracer:
-    with Tracer(cache=tmp_path_factory.mktemp("traces"), limit_s=PATIENT_S) as found:
-        yield found
 
 
 def peak(tracer: Tracer, request: StepRequest, *, full: bool = False) -> float:
