@@ -12,6 +12,7 @@ import pytest
 from autotune.catalog.software import install_command
 from autotune.domain.answer.limits import ShortRows
 from autotune.domain.answer.recommendation import Asked, Decisive
+from autotune.domain.answer.waterfall import Waterfall, WaterfallStep, WhatIf
 from autotune.domain.job import Assumption
 from autotune.domain.outcome import Spread
 from autotune.report.page.page import recommendation_html
@@ -117,6 +118,10 @@ def test_rows_of_unknown_length_give_a_range_and_no_saving(samples: Samples) -> 
     shown = _flat(_screen(rec))
     assert f"It takes {ends}." in shown
     assert "Changed from today: micro-batch 8" in shown
+    step = WaterfallStep("evaluation.batch_size", "8", "1", 0.0, 0.0)
+    journey = WhatIf(Waterfall(1.0, 1.0, 1.0, 1.0, (step,)))
+    around = _flat(_screen(replace(rec, journey=journey)))
+    assert re.search(r"Changed from today: micro-batch 8[^.]*, evaluation\.batch_size 1\. ", around)
     whole = _flat(TUNE_REPORT.markdown(payload).replace("\\", "").replace("**", ""))
     page = _flat(recommendation_html(payload))
     for report in (shown, whole, page):

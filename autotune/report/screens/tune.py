@@ -151,7 +151,10 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         return section("", Paragraph(told, tone))
     if lengths_open(payload.job):
         changed = difference_words(best.config, today.config, 2 * WHOLE_LABEL)
-        return Section("", (Paragraph(f"Changed from today: {changed}. {NO_SAVING}"),))
+        around = [each for each in payload.waterfall or () if "." in each.change]  # keys of a job
+        words = [changed] * (changed != NO_CHANGE or not around)
+        words += [f"{each.change} {each.to}" for each in around]
+        return Section("", (Paragraph(f"Changed from today: {', '.join(words)}. {NO_SAVING}"),))
     rows = _changes(payload.waterfall or (), today)
     shown = rows[: fewer(CHANGES, tight, 4, 6)]
     rest = len(payload.waterfall or ()) - len(shown)
