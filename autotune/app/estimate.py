@@ -190,17 +190,23 @@ def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str
     per_device = micro * config.gradient_accumulation_steps
     smaller = [n for n in range(micro - 1, 0, -1) if per_device % n == 0]
     said = f"the micro-batch of {micro} was assumed, as none is stated"
+    host = False  # whether a smaller one is held by the device, and not by its host
     for more in ({}, {"activation_checkpointing": "full"}):
         split = ({SPLIT[0]: n, SPLIT[1]: per_device // n} for n in smaller)
         tried = [config.with_knobs(**knobs, **more) for knobs in split]
-        fits = pricing.of([(offer, each) for each in tried]).feasible if tried else ()
-        largest = next((own for own, fit in zip(tried, fits, strict=True) if fit), None)
+        if not tried:
+            break
+        bill = pricing.of([(offer, each) for each in tried])
+        host |= bool((bill.memory_violation <= 0).any())
+        largest = next((own for own, fit in zip(tried, bill.feasible, strict=True) if fit), None)
         if largest is not None:
             typed = f"--set {SPLIT[0]}={largest.micro_batch_size}"
             typed += "".join(f" --set {name}={value}" for name, value in more.items())
             also = " with gradient_checkpointing" if more else ""
             words = f"{said}; the largest that fits{also} is {largest.micro_batch_size}"
             return [Decisive(f"{words}: add `{typed}`")]
+    if host:
+        return [Decisive(f"{said}; a smaller one fits the device, but its host has too little")]
     return [Decisive(f"{said}; no smaller one fits either, nor with gradient_checkpointing")]
 
 

@@ -269,6 +269,28 @@ def test_a_host_without_memory_for_what_is_offloaded_is_told_how_much_would_do(
     assert fits(load_job(path))
 
 
+def test_a_change_that_leaves_nothing_on_the_host_is_told_by_what_the_device_holds(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "model: meta-llama/Llama-3.1-8B\nmethod: {kind: lora, base: 32bit}\n"
+        "data: {rows: 20000, max_length: 1024}\ntrain: {global_batch_size: 32}\n"
+        "hardware: [{gpu: a100-80gb, count: 8, price: 14 USD/h, host: {ram: 200 GiB}}]\n"
+    )
+    found = estimate(load_job(path))
+    said = [text for text in found.warnings if "as none is stated" in text]
+    assert said
+    assert said[0].endswith("a smaller one fits the device, but its host has too little")
+    path.write_text(path.read_text() + "lock: {micro_batch_size: 1, sharding: ddp}\n")
+    found = estimate(load_job(path))
+    assert found.shortfall is not None
+    assert found.shortfall.resource == "ram"
+    (sharded,) = (change for change in found.relaxations if "fsdp" in change.apply)
+    assert sharded.short_of == "memory"
+    assert 0 < sharded.required_bytes <= sharded.available_bytes < 80 * 2**30
+
+
 def test_what_a_host_cannot_buffer_is_short_of_shared_memory_or_ram(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(
