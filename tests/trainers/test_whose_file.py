@@ -301,9 +301,10 @@ def test_a_launcher_that_switches_mixed_precision_on_decides(tmp_path: Path) -> 
     assert found.today.precision == "bf16"
 
 
-def test_arguments_in_sections_of_a_command_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["model_name", "model_args.model_name_or_path"])
+def test_arguments_in_sections_of_a_command_are_read(tmp_path: Path, model: str) -> None:
     text = (
-        f"python sft.py --model_name {QWEN} --max_seq_length 512 --training_args.max_steps -1 "
+        f"python sft.py --{model} {QWEN} --max_seq_length 512 --training_args.max_steps -1 "
         "--training_args.num_train_epochs 2 --training_args.per_device_train_batch_size 4 "
         "--peft_config.r 64 --peft_config.target_modules q_proj v_proj\n"
     )

@@ -119,6 +119,7 @@ def _bits(values: Mapping[str, Any]) -> dict[str, Any]:
 _SECTIONS: Final = (
     "training_args", "training_arguments", "train_args", "trainer_args", "sft_config", "sft_args",
 )  # fmt: skip
+_MODEL: Final = ("model_args", "model_arguments", "model_config")  # TRL's ModelConfig
 _PEFT: Final = ("peft_config", "lora_config", "peft_args", "lora_args")
 _IN_PEFT: Final = {"r": "lora_r", "target_modules": "lora_target_modules"}
 _SIZES: Final = frozenset({
@@ -131,13 +132,14 @@ def in_sections(values: Mapping[str, Any]) -> bool:
     """Whether a command's flags hold TrainingArguments as a section of their own."""
     sections = {key: value for key, value in values.items() if isinstance(value, dict)}
     sized = any(_SIZES & set(section) for key, section in sections.items() if key in _SECTIONS)
-    return sized and set(sections) <= {*_SECTIONS, *_PEFT}
+    return sized and set(sections) <= {*_SECTIONS, *_MODEL, *_PEFT}
 
 
 def unfolded(values: Mapping[str, Any]) -> dict[str, Any]:
     """The flags without their sections; those of an adapter in the words of one."""
-    made = {key: value for key, value in values.items() if key not in {*_SECTIONS, *_PEFT}}
-    for name in (*_SECTIONS, *_PEFT):
+    read = (*_SECTIONS, *_MODEL, *_PEFT)
+    made = {key: value for key, value in values.items() if key not in read}
+    for name in read:
         section = values.get(name)
         renamed = _IN_PEFT if name in _PEFT else {}
         if isinstance(section, dict):
