@@ -90,6 +90,7 @@ class CostModel:
         limit, short = checkpoint.kept_on_disk(
             knob_values(candidates, "save_total_limit"),
             tables["checkpoint"].gather("bytes"),
+            tables["checkpoint"].gather("final_bytes") * (job.steps > 0),
             tables["checkpoint"].gather("disk_bytes"),
             checkpoint.saves(run.steps, interval),
         )

@@ -85,28 +85,35 @@ def test_a_run_that_is_always_interrupted_still_has_a_finite_bill() -> None:
 
 def test_two_checkpoints_are_kept_and_a_third_must_fit() -> None:
     size, disk = np.array([30.0, 40.0, 60.0]), np.full(3, 100.0)
-    limit, short = kept_on_disk(np.zeros(3), size, disk, np.full(3, 50.0))
+    limit, short = kept_on_disk(np.zeros(3), size, size / 3, disk, np.full(3, 50.0))
     assert limit.tolist() == [2, 1, 1]
     assert short.tolist() == [-10, -20, 20]
 
 
 def test_a_limit_of_the_user_stands_even_when_it_does_not_fit() -> None:
     size, disk = np.array([20.0]), np.array([100.0])
-    limit, short = kept_on_disk(np.array([10.0]), size, disk, np.array([50.0]))
+    limit, short = kept_on_disk(np.array([10.0]), size, size / 3, disk, np.array([50.0]))
     assert limit[0] == 10
     assert short[0] == 120
 
 
-def test_a_limit_above_the_number_of_saves_needs_room_for_the_saves_only() -> None:
+def test_a_limit_above_the_number_of_saves_needs_room_for_the_saves_and_the_model() -> None:
     size, disk = np.array([20.0]), np.array([100.0])
-    limit, short = kept_on_disk(np.array([1e6]), size, disk, np.array([4.0]))
+    limit, short = kept_on_disk(np.array([1e6]), size, np.array([15.0]), disk, np.array([4.0]))
     assert limit[0] == 1e6
-    assert short[0] == -20
+    assert short[0] == -5
 
 
 def test_a_run_that_saves_once_keeps_two_where_only_one_would_fit() -> None:
-    limit, short = kept_on_disk(np.zeros(1), np.array([60.0]), np.array([100.0]), np.ones(1))
-    assert (limit[0], short[0]) == (2, -40)
+    limit, short = kept_on_disk(
+        np.zeros(1), np.array([60.0]), np.array([20.0]), np.array([100.0]), np.ones(1)
+    )
+    assert (limit[0], short[0]) == (2, -20)
+
+
+def test_the_model_at_the_end_comes_beside_a_checkpoint_that_stays() -> None:
+    size, final, disk = np.array([190.0]), np.array([65.0]), np.array([200.0])
+    assert kept_on_disk(np.zeros(1), size, final, disk, np.ones(1))[1].tolist() == [55]
 
 
 def test_a_lora_checkpoint_holds_adapters_and_two_moments(lab: Any) -> None:

@@ -67,6 +67,7 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
         "save_s": beside + _write_seconds(columns, total, shared),
         "final_save_s": beside + _write_seconds(columns, weights + small, 0.0 * shared),
         "bytes": total,
+        "final_bytes": weights + small,
         "disk_bytes": columns.of_host(lambda host: host.stated_bytes("disk_bytes")),
         "log_sd": host_spread(
             columns, "checkpoint_write_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
@@ -187,16 +188,26 @@ def resumed_s(
 
 
 def kept_on_disk(
-    locked_limit: FloatArray, size_bytes: FloatArray, disk_bytes: FloatArray, saves: FloatArray
+    locked_limit: FloatArray,
+    size_bytes: FloatArray,
+    final_bytes: FloatArray,
+    disk_bytes: FloatArray,
+    saves: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Checkpoints to keep, and [bytes] by which they miss the disk (at most 0: they fit).
 
     locked_limit: the user's limit; 0 takes two, or one where two do not fit. saves: checkpoints
     that the run writes in all. The Trainer writes a new checkpoint before it deletes the oldest, so
-    one more than the limit must fit, but never more than are written.
+    one more than the limit must fit, but never more than are written; where none is deleted, the
+    final model comes beside all of them.
     Source: transformers `Trainer._save_checkpoint` (rotation follows saving).
     """
+
+    def needed(limit: FloatArray) -> FloatArray:
+        rotated = saves > limit
+        return np.where(rotated, (limit + 1.0) * size_bytes, saves * size_bytes + final_bytes)
+
     locked = np.asarray(locked_limit, np.float64)
-    roomy = np.minimum(DEFAULT_LIMIT + 1.0, saves) * size_bytes <= disk_bytes
-    limit = np.where(locked > 0, locked, np.where(roomy, DEFAULT_LIMIT, 1.0))
-    return limit, np.minimum(limit + 1.0, saves) * size_bytes - disk_bytes
+    two = np.full_like(locked, DEFAULT_LIMIT)
+    limit = np.where(locked > 0, locked, np.where(needed(two) <= disk_bytes, DEFAULT_LIMIT, 1.0))
+    return limit, needed(limit) - disk_bytes
