@@ -22,6 +22,7 @@ from autotune.app.probing.several_runs import merged
 from autotune.cost.constants import memory_constants
 from autotune.cost.spread.memory import surest
 from autotune.cost.time import checkpoint
+from autotune.cost.time.evaluation import ONCE_S
 from autotune.domain.candidates import OFFER
 from autotune.domain.observation import BETWEEN_RUNS_SD, Calibration, value_of
 from autotune.domain.outcome import (
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 MODELLED_SD = 0.3  # of the parts that no probe of a minute can measure: load, prepare, lost work
 HELD_SD = 0.02  # assumption: a long run holds more or less than a probe of its longest batch
-EVALUATION_OVERHEAD_S = 2.0  # of the cost model: modes, gathering, logging
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def _evaluation(job: Job, predicted: Estimated, memo: Memo) -> float:
         return predicted.time_s.evaluation
     times = plan.times(predicted.steps)
     rows = plan.rows_at_once(predicted.config.micro_batch_size) * predicted.offer.count
-    return times * (math.ceil(plan.rows / rows) * batch_s + EVALUATION_OVERHEAD_S)
+    return times * (math.ceil(plan.rows / rows) * batch_s + ONCE_S)
 
 
 def _memory(predicted: Estimated, record: ProbeRecord) -> MemoryParts:
