@@ -299,7 +299,7 @@ def test_the_program_in_a_text_of_several_lines_is_seen(tmp_path: Path) -> None:
         "   --train_batch_size 256 --max_samples 500 --bf16 --flash_attn --save_steps -1 \\\n"
         "   --max_epochs 1\nEOF\ndeepspeed --module $training_commands\n"
     )
-    with pytest.raises(InputError, match="holds no flags of"):
+    with pytest.raises(InputError, match="a command of OpenRLHF, whose words are not read"):
         job(tmp_path / "train.sh", text)
 
 

@@ -13,6 +13,7 @@ from autotune.app.runs.user_file import patched
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from tests.commandline import typed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -319,3 +320,104 @@ def test_sections_of_a_programs_own_file_are_none_of_a_trainers(tmp_path: Path) 
     text = f"model: {{name: {QWEN}}}\ntraining_args: {{num_train_epochs: 1, max_steps: 5}}\n"
     with pytest.raises(InputError, match="neither a job file nor"):
         file(tmp_path / "own.yaml", text)
+
+
+def test_what_a_programs_own_sections_say_in_a_trainers_words_is_read(tmp_path: Path) -> None:
+    text = (
+        f"python sft.py --model_args.model_name_or_path {QWEN} --data_args.max_seq_length 768 "
+        "--training_args.per_device_train_batch_size 4 --training_args.num_train_epochs 1 "
+        "--script_args.sliding_depth 3 --eval_args.max_length 9 --peft_args.r 4\n"
+    )
+    found = file(tmp_path / "run.sh", text)
+    assert (found.max_length, found.method.rank) == (768, 4)
+    assert "script_args.sliding_depth" in warnings(found)
+
+
+@pytest.mark.parametrize(
+    ("command_line", "wanted"),
+    [
+        (("torchrun -m verl.trainer.fsdp_sft_trainer data.train_batch_size=256 data.max_length=2048"
+         f" data.micro_batch_size_per_gpu=4 model.partial_pretrain={QWEN} model.lora_rank=32"),
+         (f"--method lora --model {QWEN} --max-length 2048 --global-batch 256"
+         " --set micro_batch_size=4 --set method.rank=32 --set activation_checkpointing=full")),
+        ((f"deepspeed --module openrlhf.cli.train_dpo --pretrain {QWEN} --max_len 1024"
+         " --train_batch_size 64 --micro_train_batch_size 2 --max_epochs 1 --zero_stage 3"),
+         (f"--method full --model {QWEN} --max-length 1024 --global-batch 64 --epochs 1"
+         " --set micro_batch_size=2 --set activation_checkpointing=none --objective dpo")),
+        ((f"python finetune.py --base_model {QWEN} --batch_size 128 --micro_batch_size 4"
+         " --num_epochs 3 --cutoff_len 512 --lora_r 8"),
+         (f"--method lora --set method.base=int8 --model {QWEN} --max-length 512"
+         " --global-batch 128 --epochs 3 --set micro_batch_size=4 --set activation")),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_not_read_is_named_with_the_job_that_its_flags_state(
+    tmp_path: Path, command_line: str, wanted: str
+) -> None:
+    with pytest.raises(InputError, match="whose words are not read") as refused:
+        command(command_line)
+    hint = str(refused.value.hint)
+    assert all(part in hint for part in wanted.split(" --"))
+    line = hint.partition("autotune ")[2].replace("N --gpu NAME", "100 --gpu h100")
+    done = typed(*line.split(), home=tmp_path)
+    assert "Settings: micro-batch" in done.stdout
+
+
+def test_a_batch_beside_a_micro_batch_is_that_of_all_devices() -> None:
+    text = f"python go.py --model_name_or_path {QWEN} --batch_size 128 --micro_batch_size 4"
+    found = command(f"{text} --num_train_epochs 1 --lora_r 8 --cutoff_len 512")
+    said = knobs(found)
+    assert (said["micro_batch_size"], said["gradient_accumulation_steps"]) == (4, 32)
+
+
+PICKS = """
+import argparse
+from transformers import AutoModelForCausalLM
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind", default="sft")
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+if args.kind == "sft":
+    config = SFTConfig("o", per_device_train_batch_size=4, max_length=512, num_train_epochs=1)
+    trainer = SFTTrainer(model, config)
+else:
+    config = DPOConfig("o", per_device_train_batch_size=2, max_length=256, num_train_epochs=2)
+    trainer = DPOTrainer(model, args=config)
+trainer.train()
+"""
+
+
+@pytest.mark.parametrize(("kind", "said"), [("sft", ("sft", 4, 512)), ("dpo", ("dpo", 2, 256))])
+def test_an_option_that_picks_the_trainer_decides_what_is_priced(
+    tmp_path: Path, kind: str, said: tuple[str, int, int]
+) -> None:
+    (tmp_path / "go_train.py").write_text(PICKS)
+    text = f"for script in go_train.py other_train.py; do\n  python $script --kind {kind}\ndone\n"
+    found = file(tmp_path / "run.sh", text)
+    assert (found.objective, knobs(found)["micro_batch_size"], found.max_length) == said
+
+
+PREPARED = """
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B", torch_dtype="bfloat16"%s)
+model = prepare_model_for_kbit_training(model)
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]))
+args = TrainingArguments("o", per_device_train_batch_size=2, num_train_epochs=1, bf16=True)
+Trainer(model, args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loaded", "base"),
+    [
+        ("", "32bit"),
+        (", quantization_config=BitsAndBytesConfig(load_in_8bit=True)", "int8"),
+    ],
+)
+def test_weights_that_are_prepared_for_few_bits_and_hold_16_are_widened(
+    tmp_path: Path, loaded: str, base: str
+) -> None:
+    found = file(tmp_path / "a.py", PREPARED % loaded)
+    assert found.method.base == base
+    assert ("casts every 16-bit weight" in warnings(found)) == (base == "32bit")

@@ -42,6 +42,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
+from autotune.trainers.others import refuse_other
 from autotune.trainers.own_settings import decides
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt, say_defaults, schema_of
@@ -150,6 +151,8 @@ def _dialect_of(
     dialect = detect(parsed.values, name, parsed.program)
     own = dialect is None or dialect.name in {"hf", "trl"}
     script = started(parsed, path, overrides)
+    if script is None:
+        refuse_other(parsed.program, parsed.values, name)
     if script is None or not (own or script.trainer):
         return dialect, None
     whose = read_as(script, dialect.name if dialect else "", parsed.values)
@@ -217,9 +220,8 @@ def _is_of_script(parsed: Command, path: Path | None, dialect: Trainer) -> bool:
 
     The script makes a trainer's arguments itself, as no trainer's own program does.
     """
-    from autotune.trainers.syntax.python_arguments import ARGUMENTS
+    from autotune.trainers.syntax.python_arguments import ARGUMENTS, called
     from autotune.trainers.syntax.python_settings import settings_files, tree_of
-    from autotune.trainers.syntax.python_source import called
 
     found = None if dialect.name in {"hf", "trl"} else script_of(parsed, path)
     if found is None:
@@ -302,11 +304,11 @@ def python_document(
     started: the command that starts it, whose launcher says on how many devices.
     """
     from autotune.trainers.launch.user_start import processes_of
-    from autotune.trainers.syntax.python_arguments import named_model
+    from autotune.trainers.syntax.python_arguments import called, named_model
     from autotune.trainers.syntax.python_settings import settings_files, tree_of
-    from autotune.trainers.syntax.python_source import called, parse_script
+    from autotune.trainers.syntax.python_source import parse_script
 
-    aim = aim_of("", {}, calls=called(text, name))
+    aim = aim_of("", {}, calls=called(text, name, {}))
     if aim.said:
         aim = settled(aim, name, overrides.priced_as)
     named, loads = settings_files(tree_of(text, name))

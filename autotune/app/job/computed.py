@@ -12,7 +12,8 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.keys import CHECKPOINTING, OWN_LENGTH
-from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
+from autotune.trainers.hf.read import MAX_LENGTH
+from autotune.trainers.hf.recipes import OWN_BATCH
 from autotune.trainers.syntax.rewrite import flat
 
 if TYPE_CHECKING:

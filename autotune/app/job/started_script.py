@@ -20,7 +20,8 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import OWN_LENGTH, WORDS
-from autotune.trainers.hf.read import MAX_LENGTH, OWN_BATCH
+from autotune.trainers.hf.read import MAX_LENGTH
+from autotune.trainers.hf.recipes import OWN_BATCH
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
@@ -135,15 +136,16 @@ def _states_size(parsed: Command) -> bool:
 
 def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started | None:
     """What the command's script says; None where it is not at hand, or says nothing readable."""
+    from autotune.trainers.syntax.python_arguments import called
     from autotune.trainers.syntax.python_beside import option_defaults, takes_flags
-    from autotune.trainers.syntax.python_source import called, parse_script
+    from autotune.trainers.syntax.python_source import parse_script
 
     found = script_of(parsed, path)
     if found is None:
         return None
     try:
         text = read_text(found)
-        made = Started(found.name, calls=called(text, str(found)))
+        made = Started(found.name, calls=called(text, str(found), parsed.values))
     except InputError:
         return None
     by_flags, options = takes_flags(text, str(found))
@@ -190,8 +192,7 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
 
 def _made_elsewhere(made: Started, modules: dict[str, str]) -> list[Uncounted]:
     """Which of a script's own modules makes the arguments, where the script itself makes none."""
-    from autotune.trainers.syntax.python_arguments import ARGUMENTS
-    from autotune.trainers.syntax.python_source import called
+    from autotune.trainers.syntax.python_arguments import ARGUMENTS, called
 
     maker = next((own for own, text in modules.items() if called(text, own) & set(ARGUMENTS)), "")
     why = (

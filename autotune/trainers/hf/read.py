@@ -32,6 +32,7 @@ from autotune.trainers.hf.keys import (
     own_checkpointing,
     read_words,
 )
+from autotune.trainers.hf.recipes import OWN_BATCH, own_count
 from autotune.trainers.parsed import Keys, Parsed
 from autotune.trainers.schema import leave_rest
 
@@ -145,36 +146,12 @@ def read_batch(keys: Keys, parsed: Parsed) -> None:
             continue
         value = words.read(knob, keys, WORDS)
         if value is None and knob in OWN_BATCH:
-            value = _own_count(keys, parsed, knob)
+            value = own_count(keys, parsed, knob)
         if value is None:
             why = f"{names[0]} is not in the file; the trainer's default"
             parsed.note(knob, parsed.defaults[knob], why)
         else:
             parsed.knobs[knob] = value
-
-
-# What programs with flags of their own call them.
-OWN_BATCH = {
-    "micro_batch_size": (
-        "batch_size", "batch_size_per_device", "micro_batch", "per_device_train_batch",
-        "per_device_batch_size", "batch_size_per_gpu", "bsz_per_device", "bs_per_device",
-        "train_bsz_per_gpu", "batch_size_training",
-    ),
-    "gradient_accumulation_steps": (
-        "grad_accum", "grad_accum_steps", "gradient_accumulation", "accumulation_steps", "grad_acc",
-        "grad_accumulation_steps", "gradient_accumulation_step",
-    ),
-}  # fmt: skip
-
-
-def _own_count(keys: Keys, parsed: Parsed, knob: str) -> int | None:
-    """`--batch_size`, `--grad_accum`: a program's own; it stays as it is."""
-    name = keys.spelled(*OWN_BATCH[knob])
-    stated = keys.whole(*OWN_BATCH[knob], low=1)
-    if name is not None and stated is not None:
-        each = ", counted as each device's" if knob == "micro_batch_size" else ""
-        parsed.keep(knob, name, stated, f"no argument of the Trainer's: the script's own{each}")
-    return stated
 
 
 def read_length_of_run(keys: Keys, parsed: Parsed, default: float, *more: str) -> None:

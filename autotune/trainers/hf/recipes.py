@@ -1,4 +1,4 @@
-"""Commands that say TrainingArguments otherwise: in sections, or in llama-recipes' own words.
+"""Commands that say TrainingArguments otherwise: in sections, or in a program's own words.
 
 They are read, and stay as they are. What no flag says is the program's own default.
 Source: llama-cookbook 0.0.5 src/llama_cookbook/configs/{training,fsdp,peft,quantization}.py,
@@ -7,12 +7,18 @@ finetuning.py and utils/train_utils.py; llama-recipes 0.0.1 has the same flags.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.config import NO, YES
+from autotune.trainers.hf.adapter import OWN_FLAGS
+from autotune.trainers.hf.keys import WORDS
+from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from autotune.trainers.parsed import Keys, Parsed
 
 _MARKS: Final = frozenset({
     "enable_fsdp", "low_cpu_fsdp", "dist_checkpoint_root_folder", "dist_checkpoint_folder",
@@ -128,15 +134,24 @@ _SIZES: Final = frozenset({
 })  # fmt: skip
 
 
+# Sections of a program's own: what they say in the words of a trainer is read, the rest is said.
+_OWN: Final = re.compile(r"(\w+_)?(args|arguments)")
+_ASIDE: Final = re.compile(r"(\w+_)?(eval\w*|gen\w*|infer\w*|test\w*|vllm|reward|log\w*|ref)_\w+")
+
+
 def in_sections(values: Mapping[str, Any]) -> bool:
     """Whether a command's flags hold TrainingArguments as a section of their own."""
     sections = {key: value for key, value in values.items() if isinstance(value, dict)}
     sized = any(_SIZES & set(section) for key, section in sections.items() if key in _SECTIONS)
-    return sized and set(sections) <= {*_SECTIONS, *_MODEL, *_PEFT}
+    read = {*_SECTIONS, *_MODEL, *_PEFT}
+    return sized and all(key in read or _OWN.fullmatch(str(key)) for key in sections)
 
 
 def unfolded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags without their sections; those of an adapter in the words of one."""
+    """The flags without their sections; those of an adapter in the words of one.
+
+    What a program's own section says otherwise than in a trainer's words stays in it.
+    """
     read = (*_SECTIONS, *_MODEL, *_PEFT)
     made = {key: value for key, value in values.items() if key not in read}
     for name in read:
@@ -148,4 +163,62 @@ def unfolded(values: Mapping[str, Any]) -> dict[str, Any]:
             made[name] = section
         if isinstance(section, dict) and name in _PEFT:
             made.setdefault("use_peft", True)
+    for name, section in values.items():
+        if name in read or not isinstance(section, dict) or _ASIDE.fullmatch(str(name)):
+            continue
+        taken = {key for key in section if _is_known(str(key)) and key not in made}
+        made |= {key: section[key] for key in taken}
+        made[name] = {key: value for key, value in section.items() if key not in taken}
     return made
+
+
+def _is_known(key: str) -> bool:
+    """Whether a trainer's arguments have such a word, or many programs of people's own do."""
+    return key in _WORDS or schema_of("trl").find(key) is not None
+
+
+_WORDS: Final = {
+    "model_name", "max_seq_length", *(word for own in OWN_FLAGS.values() for word in own),
+}  # fmt: skip
+
+
+# What programs with flags of their own call them.
+OWN_BATCH = {
+    "micro_batch_size": (
+        "batch_size", "batch_size_per_device", "micro_batch", "per_device_train_batch",
+        "per_device_batch_size", "batch_size_per_gpu", "bsz_per_device", "bs_per_device",
+        "train_bsz_per_gpu", "batch_size_training",
+    ),
+    "gradient_accumulation_steps": (
+        "grad_accum", "grad_accum_steps", "gradient_accumulation", "accumulation_steps", "grad_acc",
+        "grad_accumulation_steps", "gradient_accumulation_step",
+    ),
+}  # fmt: skip
+
+
+def own_count(keys: Keys, parsed: Parsed, knob: str) -> int | None:
+    """`--batch_size`, `--grad_accum`: a program's own; it stays as it is."""
+    if knob == "micro_batch_size" and keys.at(_OF_DEVICE) is not None:
+        return _split_count(keys, parsed)
+    name = keys.spelled(*OWN_BATCH[knob])
+    stated = keys.whole(*OWN_BATCH[knob], low=1)
+    if name is not None and stated is not None:
+        each = ", counted as each device's" if knob == "micro_batch_size" else ""
+        parsed.keep(knob, name, stated, f"no argument of the Trainer's: the script's own{each}")
+    return stated
+
+
+_OF_DEVICE = "micro_batch_size"
+
+
+def _split_count(keys: Keys, parsed: Parsed) -> int | None:
+    """`--micro_batch_size 4 --batch_size 128`: what a device takes, of the whole batch."""
+    micro, whole = keys.whole(_OF_DEVICE, low=1), keys.whole("batch_size", low=1)
+    counted = keys.spelled(*(word.key for word in WORDS["gradient_accumulation_steps"]))
+    counted = counted or keys.spelled(*OWN_BATCH["gradient_accumulation_steps"])
+    parsed.keep("micro_batch_size", _OF_DEVICE, micro, "the script's own, counted as each device's")
+    if whole is not None and counted is None:
+        parsed.global_batch = whole
+        why = "counted as the rows of a step on all devices, as micro_batch_size is each device's"
+        parsed.keep("gradient_accumulation_steps", "batch_size", whole, why)
+    return micro

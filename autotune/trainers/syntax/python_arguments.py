@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords
 from autotune.trainers.syntax.python_loop import own_loop
-from autotune.trainers.syntax.python_settings import assigned
+from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_values import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
     "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
@@ -86,3 +91,19 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         return InputError(msg, f"state the run: {_STATED}")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
     return InputError(msg, "name the file that makes the trainer's arguments")
+
+
+def called(text: str, name: str, flags: Mapping[str, Any] | None = None) -> set[str]:
+    """Every name that a script uses, imports left out, and every keyword that it switches on.
+
+    flags: of the command that starts it; a branch that it cannot take with them is left out, as one
+    that its own defaults do not take. Without any (None), all of it is looked at.
+    """
+    found: set[str] = set()
+    tree = tree_of(text, name)
+    nodes = ast.walk(tree) if flags is None else Values(tree, flags={**flags}).reached(tree)
+    for node in nodes:
+        found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
+        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
+            found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
+    return found

@@ -9,6 +9,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.catalog.models.models import stored_by_name
 from autotune.domain.job import Uncounted
 from autotune.trainers.syntax.python_options import option_names, options
 from autotune.trainers.syntax.python_settings import assigned, tree_of
@@ -40,6 +41,20 @@ def recomputes(nodes: Iterable[ast.AST], stated: Values, *, quantised: bool) -> 
         if name in _PREPARES and quantised and not (told and stated.literal(told[0])[1] is False):
             return True
     return False
+
+
+_WIDENED = "casts every 16-bit weight to fp32, as none is quantised: counted so"
+WIDENED: Final = Uncounted("prepare_model_for_kbit_training", "called", _WIDENED, 0.0, 0.0)
+
+
+def widens(nodes: Iterable[ast.AST], model: str) -> bool:
+    """Whether it prepares weights for few bits that it loads in 16: PEFT leaves them in fp32.
+
+    nodes: those that may run, of a script that quantises nothing itself.
+    Source: peft 0.21 utils/other.py prepare_model_for_kbit_training.
+    """
+    found = any(isinstance(node, ast.Call) and _name_of(node) in _PREPARES for node in nodes)
+    return found and not stored_by_name(model)
 
 
 def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:

@@ -20,6 +20,7 @@ from autotune.trainers.syntax.python_arguments import (
 )
 from autotune.trainers.syntax.python_beside import (
     MAPPED,
+    WIDENED,
     computing_in,
     cut_at,
     filled,
@@ -30,6 +31,7 @@ from autotune.trainers.syntax.python_beside import (
     several_bits,
     told_elsewhere,
     trains_in_full,
+    widens,
 )
 from autotune.trainers.syntax.python_settings import tree_of
 from autotune.trainers.syntax.python_unseen import Seen, needs_logits, other_storage, unseen
@@ -217,6 +219,11 @@ def _add_beside(
         made.unseen += [MAPPED] if filled_up == MAPPED.value else []
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
+    open_bits = bool({"load_in_4bit", "load_in_8bit", "**"} & set(made.computed))
+    if own and not open_bits and widens(nodes, str(made.values.get("model_name_or_path", ""))):
+        made.values["dtype"] = "float32"
+        made.computed = [key for key in made.computed if key != "dtype"]
+        made.unseen.append(WIDENED)
 
 
 def _unseen(
@@ -256,16 +263,6 @@ _SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
 
 def _is_sized(call: _Call) -> bool:
     return bool(_SIZED & {keyword.arg for keyword in call.node.keywords})
-
-
-def called(text: str, name: str) -> set[str]:
-    """Every name that a script uses, imports left out, and every keyword that it switches on."""
-    found: set[str] = set()
-    for node in ast.walk(tree_of(text, name)):
-        found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
-        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
-            found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
-    return found
 
 
 def _call(node: ast.AST) -> _Call | None:

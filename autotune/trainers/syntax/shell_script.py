@@ -78,6 +78,7 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
         named = rf"(\b(train|sft|\w*finetune\w*)\b|\btune\s+run\b).*{CONFIG.pattern}"
         found = _spans(text, named, put=True)
     found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
+    found = found or _spans(text, _BY_NAME, put=True)  # a loop or a variable holds the script
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
         own = name.rpartition("/")[2]
