@@ -42,7 +42,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
-from autotune.trainers.others import refuse_other
+from autotune.trainers.launch.other_programs import refuse_other
 from autotune.trainers.own_settings import decides
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt, say_defaults, schema_of
