@@ -21,6 +21,7 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.outcome import (
     COMPONENT_OF,
     Z90,
+    DiskUse,
     Estimated,
     MemoryParts,
     Spread,
@@ -55,9 +56,11 @@ class Bill:
     step_s: FloatArray
     interval_steps: FloatArray
     save_total_limit: FloatArray
+    disk_checkpoints: FloatArray  # that lie on the disk at once
+    disk_final_bytes: FloatArray  # of the final model, where it comes beside all of those
+    disk_bytes: FloatArray  # that the run's results fill of the disk when it is fullest
     duration_s: FloatArray
     cost_usd: FloatArray
-    disk_short_bytes: FloatArray  # > 0: checkpoints do not fit the disk by so much
     other_memory: dict[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -77,6 +80,11 @@ class Bill:
     def fits_probability(self) -> FloatArray:
         """[n] how sure it is that the run does not end out of memory."""
         return self._memory("fits_probability", "fits_probability")
+
+    @cached_property
+    def disk_short_bytes(self) -> FloatArray:
+        """[n] > 0: what the run writes does not fit the stated disk by so much."""
+        return self.disk_bytes - self.tables["checkpoint"].gather("stated_disk_bytes")
 
     @cached_property
     def ram_short_bytes(self) -> FloatArray:
@@ -283,8 +291,20 @@ def _estimate(bill: Bill, i: int, *, spread: bool) -> Estimated:
         checkpoint_bytes=bill.at("checkpoint", "bytes", i),
         reserved_bytes=bill.at("memory", "reserved", i),
         step_bound=step_bound,
+        disk=_disk_use(bill, i),
         disk_short_bytes=max(float(bill.disk_short_bytes[i]), 0.0),
         caution=bill.at("compute", "unseen_device", i) * bill.at("compute", "unmeasured_gain", i),
+    )
+
+
+def _disk_use(bill: Bill, i: int) -> DiskUse:
+    """What candidate `i` writes to a disk."""
+    return DiskUse(
+        checkpoints=int(bill.disk_checkpoints[i]),
+        checkpoint_bytes=bill.at("checkpoint", "bytes", i),
+        final_model_bytes=float(bill.disk_final_bytes[i]),
+        fetched_bytes=bill.at("startup", "fetched_bytes", i),
+        tokenised_bytes=bill.at("data", "tokenised_bytes", i),
     )
 
 

@@ -87,11 +87,12 @@ class CostModel:
         run = RunTime.of(job, tables, candidates)
         interval = run.interval_steps(job.limits)
         duration = run.duration_s(job.limits, interval)
-        limit, short = checkpoint.kept_on_disk(
+        saved = tables["checkpoint"]
+        on_disk = checkpoint.on_disk(
             knob_values(candidates, "save_total_limit"),
-            tables["checkpoint"].gather("bytes"),
-            tables["checkpoint"].gather("final_bytes") * (job.steps > 0),
-            tables["checkpoint"].gather("disk_bytes"),
+            saved.gather("bytes"),
+            saved.gather("final_bytes") * (job.steps > 0),
+            saved.gather("stated_disk_bytes"),
             checkpoint.saves(run.steps, interval),
         )
         return Bill(
@@ -102,10 +103,12 @@ class CostModel:
             steps=run.steps,
             step_s=run.step_s,
             interval_steps=interval,
-            save_total_limit=limit,
+            save_total_limit=on_disk.limit,
+            disk_checkpoints=on_disk.checkpoints,
+            disk_final_bytes=on_disk.final_bytes,
+            disk_bytes=on_disk.total(saved.gather("bytes")),
             duration_s=duration,
             cost_usd=duration / HOUR_S * tables["price"].gather("usd_per_hour"),
-            disk_short_bytes=short,
         )
 
     def _tables(self, candidates: Candidates, known: Mapping[str, Table] | None = None) -> Tables:

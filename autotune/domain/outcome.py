@@ -5,11 +5,11 @@ Infeasible is data (by how much it misses). Failed is retried or reported, never
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.answer.contract import Answer
-from autotune.domain.units import format_bytes
+from autotune.domain.units import format_bytes, format_count
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -38,6 +38,48 @@ class Spread(Answer):
     def times(self, factor: float) -> Spread:
         """So many times it, such as a time at a price."""
         return Spread(self.p10 * factor, self.p50 * factor, self.p90 * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse(Answer):
+    """What a run writes, when the disk of its results is fullest.
+
+    checkpoints: how many lie there at once. final_model_bytes: 0 where the disk is fullest before
+    that is written. Beside the total, because they may lie on another disk: the files of the model
+    that a rented machine fetches ($HF_HOME), and the rows once tokenised.
+    """
+
+    checkpoints: int = 0
+    checkpoint_bytes: float = 0.0
+    final_model_bytes: float = 0.0
+    total_bytes: float = field(init=False)
+    fetched_bytes: float = 0.0
+    tokenised_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """The total follows."""
+        total = self.checkpoints * self.checkpoint_bytes + self.final_model_bytes
+        object.__setattr__(self, "total_bytes", total)
+
+    @property
+    def words(self) -> str:
+        """What fills the disk: 3 checkpoints of 89.0 GiB and the final model of 15.0 GiB."""
+        number, size = self.checkpoints, format_bytes(self.checkpoint_bytes)
+        plural = "" if number == 1 else "s"
+        saved = [f"{format_count(number)} checkpoint{plural} of {size}"] if number else []
+        if self.final_model_bytes > 0:
+            saved.append(f"the final model of {format_bytes(self.final_model_bytes)}")
+        return " and ".join(saved)
+
+    @property
+    def beside(self) -> str:
+        """What else a run writes to a disk, in words; empty where that is nothing."""
+        other = []
+        if self.fetched_bytes > 0:
+            other.append(f"{format_bytes(self.fetched_bytes)} of the model's files ($HF_HOME)")
+        if self.tokenised_bytes > 0:
+            other.append(f"up to {format_bytes(self.tokenised_bytes)} of tokenised rows")
+        return " and ".join(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +171,8 @@ class Estimated:
     checkpoints: int
     checkpoint_bytes: float
     reserved_bytes: float = 0.0  # by torch's allocator at the peak: allocated and cached
-    disk_short_bytes: float = 0.0  # by so much its checkpoints are too large for the disk
+    disk: DiskUse = DiskUse()
+    disk_short_bytes: float = 0.0  # by so much what it writes is too large for the disk
     caution: float = 1.0  # a step at the pessimistic end of what nobody measured, over the step
     step_bound: Bound = "compute"  # what bounds a training step by the model, data aside
     measured: Measured | None = None  # what the row rests on, when its basis is measured

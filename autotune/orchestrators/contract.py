@@ -38,8 +38,7 @@ class Launch:
     offer: Offer
     files: Mapping[str, str]  # run.sh and what it needs: text by name below the run folder
     slow_end_s: float  # nine runs in ten end sooner; 0 where nobody knows
-    kept_bytes: float  # of the checkpoints that lie on the disk at once
-    model_bytes: float  # of the weights as they are downloaded
+    written_bytes: float  # by the run: its results, the model's files, the tokenised rows
     writes_to: str  # the folder of results, below the run folder; empty: the user's file says it
 
     @property
@@ -69,7 +68,7 @@ class Launch:
         host = self.offer.host
         if "disk_bytes" not in host.assumed:
             return host.disk_bytes
-        return SOFTWARE_BYTES + self.model_bytes + self.kept_bytes
+        return SOFTWARE_BYTES + self.written_bytes
 
     def stated(self, field: str) -> float | None:
         """A figure of the host that somebody stated; None where it was only assumed."""

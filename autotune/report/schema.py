@@ -28,7 +28,7 @@ from autotune.domain.answer.recommendation import (
 from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
 from autotune.domain.job import CONFIDENCE, Assumption, Objective
-from autotune.domain.outcome import Spread
+from autotune.domain.outcome import DiskUse, Spread
 from autotune.frozen import dataclass
 
 SCHEMA_VERSION = 1
@@ -67,7 +67,8 @@ class Row(Answer):
     verdict: str
     reserved_bytes: float = 0.0  # by torch's allocator, what it caches included
     crowded: bool = False  # what is allocated and cached leaves nothing of usable memory
-    disk_short_bytes: float = 0.0  # its checkpoints are too large for the disk by so much
+    disk: DiskUse | None = field(default=None, metadata=ABSENT)  # what the run writes to it
+    disk_short_bytes: float = 0.0  # what it writes is too large for the disk by so much
     risk: str = ""  # why it may run out of memory though it fits; empty: it is safe
     usable_source: str = ""  # what usable memory was read from; empty: the catalogue
     measured: dict[str, Any] | None

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.job import Job
+    from autotune.domain.outcome import DiskUse
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
 
@@ -77,7 +78,7 @@ class Plan(Candidate):
     torch: Version
     transformers: Version
     trl: Version | None
-    checkpoint_bytes: float  # [bytes] of one saved checkpoint; 0 when nobody knows
+    disk: DiskUse  # what the run writes to it; nothing when nobody knows
     risk: str  # why the candidate fits only narrowly; empty where it fits with room to spare
     out_dir: str  # where checkpoints go unless OUTPUT_DIR says otherwise
     trainer: Version | None = None  # the version that was asked for with @, in its own counting

@@ -11,6 +11,7 @@ import pytest
 from autotune.app.job.load import load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.typed.overrides import Overrides
+from autotune.report.sections.memory import shortfall_lead
 
 ROOT = Path(__file__).parents[2]
 AXOLOTL = ROOT / "jobs" / "trainers" / "axolotl.yml"
@@ -71,7 +72,9 @@ def test_an_assumed_disk_warns_and_forbids_nothing(large: Any) -> None:
     small = replace(offer, host=replace(offer.host, disk_bytes=200e9))
     answer = tune(replace(large, offers=(small,)), QUICK)
     assert answer.best is not None
-    assert any("does not state the disk" in text for text in answer.warnings)
+    (said,) = [text for text in answer.warnings if "does not state the disk" in text]
+    use = answer.best.disk
+    assert f"of disk for {use.words}, beside {use.beside}: rent that much" in said
 
 
 def test_a_stated_disk_that_is_too_small_forbids(large: Any) -> None:
@@ -80,6 +83,26 @@ def test_a_stated_disk_that_is_too_small_forbids(large: Any) -> None:
     host = replace(offer.host, disk_bytes=60e9, assumed=assumed)
     answer = tune(replace(large, offers=(replace(offer, host=host),)), QUICK)
     assert answer.best is None  # where an assumed one of 200 GB lets it run
+    missing = answer.rejected.shortfall
+    assert missing is not None
+    assert missing.fills.endswith("and the final model of 61.0 GiB")
+    assert f"of disk for {missing.fills}, " in shortfall_lead(missing, nearest=True)
+
+
+def test_a_stated_disk_that_has_no_room_for_the_download_is_spoken_of(large: Any) -> None:
+    (offer,) = large.offers
+    assumed = tuple(field for field in offer.host.assumed if field != "disk_bytes")
+
+    def said(size: float) -> list[str]:
+        host = replace(offer.host, disk_bytes=size, assumed=assumed)
+        answer = tune(replace(large, offers=(replace(offer, host=host),)), QUICK)
+        assert answer.best is not None
+        return [text for text in answer.warnings if "need another one, or a larger" in text]
+
+    use = tune(large, QUICK).best.disk
+    (told,) = said(use.total_bytes + use.fetched_bytes / 2)
+    assert "of the model's files ($HF_HOME)" in told
+    assert not said(2 * use.total_bytes + use.fetched_bytes + use.tokenised_bytes)
 
 
 def test_an_assumed_host_grows_with_its_devices(large: Any) -> None:

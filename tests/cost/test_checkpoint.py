@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autotune.catalog.models.models import find_model
 from autotune.cost.parameters import parameter_count
 from autotune.cost.time import checkpoint
-from autotune.cost.time.checkpoint import kept_on_disk, lost_work_s, young_daly_interval_steps
+from autotune.cost.time.checkpoint import lost_work_s, on_disk, young_daly_interval_steps
 
 LLAMA8, COMPONENT = "meta-llama/Llama-3.1-8B", checkpoint.COMPONENT
 HOUR = 3600.0
@@ -43,6 +43,20 @@ def test_an_interval_is_a_whole_number_of_steps_of_the_run(
     assert found == int(found)
     assert 1 <= found <= max(steps, 1)
     assert found == 1 or found * step <= most * (1 + 1e-9)
+
+
+@given(st.floats(1e-3, 100), st.integers(1, 10**6), st.floats(1, 1e5))
+def test_saves_are_spread_evenly_and_as_few_as_the_longest_interval_makes(
+    step: float, steps: int, most: float
+) -> None:
+    longest = min(max(np.floor(most / step), 1.0), steps)
+    found, number = interval(step, 60.0, steps, 0.0, most), np.ceil(steps / longest)
+    assert checkpoint.saves(steps, found) <= number
+    assert found == np.ceil(steps / number) <= longest
+
+
+def test_two_saves_of_a_run_are_at_its_half_and_its_end() -> None:
+    assert interval(2.0, 60.0, 1000, 0.0, 1800.0) == 500  # 900 would leave 100 for the second
 
 
 def test_on_demand_an_interval_is_the_loss_the_user_accepts() -> None:
@@ -83,37 +97,36 @@ def test_a_run_that_is_always_interrupted_still_has_a_finite_bill() -> None:
     assert np.isfinite(lost(1e6, 1e6, 50.0, 600.0))
 
 
+def disk(limit: float, size: float, final: float, stated: float, saves: float) -> tuple[float, ...]:
+    """Checkpoints kept, those that lie there at once, and what all that takes."""
+    sizes = np.array([size])
+    found = on_disk(
+        np.array([limit]), sizes, np.array([final]), np.array([stated]), np.array([saves])
+    )
+    return float(found.limit[0]), float(found.checkpoints[0]), float(found.total(sizes)[0])
+
+
 def test_two_checkpoints_are_kept_and_a_third_must_fit() -> None:
-    size, disk = np.array([30.0, 40.0, 60.0]), np.full(3, 100.0)
-    limit, short = kept_on_disk(np.zeros(3), size, size / 3, disk, np.full(3, 50.0))
-    assert limit.tolist() == [2, 1, 1]
-    assert short.tolist() == [-10, -20, 20]
+    assert disk(0, 30, 10, 100, 50) == (2, 3, 90)
+    assert disk(0, 40, 13, 100, 50) == (1, 2, 80)
+    assert disk(0, 60, 20, 100, 50) == (1, 2, 120)  # more than there is
 
 
 def test_a_limit_of_the_user_stands_even_when_it_does_not_fit() -> None:
-    size, disk = np.array([20.0]), np.array([100.0])
-    limit, short = kept_on_disk(np.array([10.0]), size, size / 3, disk, np.array([50.0]))
-    assert limit[0] == 10
-    assert short[0] == 120
+    assert disk(10, 20, 7, 100, 50) == (10, 11, 220)
 
 
 def test_a_limit_above_the_number_of_saves_needs_room_for_the_saves_and_the_model() -> None:
-    size, disk = np.array([20.0]), np.array([100.0])
-    limit, short = kept_on_disk(np.array([1e6]), size, np.array([15.0]), disk, np.array([4.0]))
-    assert limit[0] == 1e6
-    assert short[0] == -5
+    assert disk(1e6, 20, 15, 100, 4) == (1e6, 4, 95)
 
 
 def test_a_run_that_saves_once_keeps_two_where_only_one_would_fit() -> None:
-    limit, short = kept_on_disk(
-        np.zeros(1), np.array([60.0]), np.array([20.0]), np.array([100.0]), np.ones(1)
-    )
-    assert (limit[0], short[0]) == (2, -20)
+    assert disk(0, 60, 20, 100, 1) == (2, 1, 80)
 
 
 def test_the_model_at_the_end_comes_beside_a_checkpoint_that_stays() -> None:
-    size, final, disk = np.array([190.0]), np.array([65.0]), np.array([200.0])
-    assert kept_on_disk(np.zeros(1), size, final, disk, np.ones(1))[1].tolist() == [55]
+    assert disk(0, 190, 65, 200, 1)[2] == 255
+    assert disk(0, 190, 65, 200, 0)[2] == 65  # and alone where nothing is saved on the way
 
 
 def test_a_lora_checkpoint_holds_adapters_and_two_moments(lab: Any) -> None:

@@ -11,6 +11,7 @@ from autotune.app.runs.export import export
 from autotune.app.runs.orchestrated import orchestrated
 from autotune.catalog.devices import find_device
 from autotune.domain.candidates import Candidate
+from autotune.domain.outcome import DiskUse
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
@@ -34,7 +35,13 @@ class Case:
         made = export(target, self.job, self.offer, config)
         pick = Candidate(self.job, self.offer, config)
         return orchestrated(
-            names, pick, made, target, checkpoint_bytes=2e9, slow_end_s=36_000.0, writes_to=None
+            names,
+            pick,
+            made,
+            target,
+            disk=DiskUse(3, 2e9, fetched_bytes=1e6),
+            slow_end_s=36_000.0,
+            writes_to=None,
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import BRIEF
 
+from autotune.domain.outcome import DiskUse
 from autotune.probe.device import cpu
 from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner
@@ -190,7 +191,7 @@ def test_the_arguments_are_those_that_are_exported(
     own = probed(body, output_dir="out", max_steps=9, on_cpu=True)
     plan = Plan(
         job=job, offer=offer, config=config, torch=(2, 13, 0), transformers=(5, 23, 0), trl=None,
-        checkpoint_bytes=1.0, risk="", out_dir="out",
+        disk=DiskUse(), risk="", out_dir="out",
     )  # fmt: skip
     theirs = exported(plan, 5e-5)
     compared = (
@@ -209,6 +210,6 @@ def test_fsdp_is_set_up_as_it_is_exported(job: Job, offer: Offer, config: Config
     sharded = config.with_knobs(sharding="fsdp", activation_checkpointing="full")
     plan = Plan(
         job=job, offer=offer, config=sharded, torch=(2, 13, 0), transformers=(5, 23, 0), trl=None,
-        checkpoint_bytes=1.0, risk="", out_dir="out",
+        disk=DiskUse(), risk="", out_dir="out",
     )  # fmt: skip
     assert request_for(job, offer, sharded)["fsdp_config"] == _devices(plan)["fsdp_config"]

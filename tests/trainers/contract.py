@@ -24,6 +24,7 @@ from autotune.app.runs.export import export
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Origin
+from autotune.domain.outcome import DiskUse
 from autotune.trainers.contract import GONE, Plan, Target
 from autotune.trainers.patch import patch
 from autotune.trainers.registry import TRAINERS, detect
@@ -242,7 +243,7 @@ class TrainerContract:
                 knobs = config(sharding=sharding, gradient_accumulation_steps=2 // count)
                 plan = Plan(
                     job=job(method), offer=offer(count), config=knobs, torch=(2, 13),
-                    transformers=(5, 23), trl=(1, 16), checkpoint_bytes=0.0, risk="", out_dir="o",
+                    transformers=(5, 23), trl=(1, 16), disk=DiskUse(), risk="", out_dir="o",
                 )  # fmt: skip
                 *_, last = trainer.commands(plan, '"$here"/own/file')
                 assert '"$here"/own/file' in last

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.app.runs.export import Export, check_target, export
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import DiskUse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,7 +232,7 @@ def test_prefetch_is_absent_without_workers_and_forks_are_safe_with_them() -> No
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_cpu_offer_uses_the_cpu_and_nothing_of_a_gpu(target: str) -> None:
     method = with_base(LORA, "32bit")
-    exported = export(target, job(method), offer(cpu=True), config(precision="tf32"), 0.0, True)
+    exported = export(target, job(method), offer(cpu=True), config(precision="tf32"), DiskUse(), "")
     read = arguments(exported)
     assert read["use_cpu"] is True
     assert read["dataloader_pin_memory"] is False
@@ -269,13 +270,11 @@ def test_segments_do_not_grow_where_they_fail() -> None:
     assert "expandable" not in export("hf", old, offer(), config(), risk="near").files["run.sh"]
 
 
-def test_the_disk_check_asks_for_no_more_checkpoints_than_are_saved() -> None:
-    many = config(save_total_limit=1000, checkpoint_every_steps=40)
-    text = export("hf", job(steps=100), offer(), many, 1e9).files["run.sh"]
-    assert "need_bytes=$(( 3 * 1000000000 ))" in text
-    few = config(save_total_limit=1, checkpoint_every_steps=40)
-    text = export("hf", job(steps=100), offer(), few, 1e9).files["run.sh"]
-    assert "need_bytes=$(( 2 * 1000000000 ))" in text
+def test_the_disk_check_asks_for_what_the_bill_says_and_names_it() -> None:
+    text = export("hf", job(), offer(), config(), DiskUse(3, 2**30, 2**29)).files["run.sh"]
+    assert f"need_bytes={3 * 2**30 + 2**29}\n" in text
+    assert "# at once: 3 checkpoints of 1.0 GiB and the final model of 512.0 MiB\n" in text
+    assert "need_bytes" not in export("hf", job(), offer(), config()).files["run.sh"]
 
 
 @pytest.mark.parametrize(

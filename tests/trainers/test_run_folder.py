@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from exportcases import config, job, offer
 
 from autotune.app.runs.export import Export, export, write_export
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import DiskUse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,9 +70,30 @@ def test_a_full_disk_stops_the_run_before_it_starts(
 ) -> None:
     (tmp_path / "rows").write_text("{}")
     what = job(dataset_path=str(tmp_path / "rows"))
-    done = bash(export("hf", what, offer(), config(), checkpoint_bytes), tmp_path)
+    made = export("hf", what, offer(), config(), DiskUse(3, checkpoint_bytes))
+    done = bash(made, tmp_path)
     assert done.returncode == code
-    assert ("checkpoints need 300000000000000000 bytes" in done.stderr) is (code == 1)
+    assert ("take 300000000000000000 bytes of" in done.stderr) is (code == 1)
+
+
+def test_what_an_earlier_start_wrote_counts_as_room(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("{}")
+    what, out = job(dataset_path=str(tmp_path / "rows")), tmp_path / "out"
+    (out / "checkpoint-1").mkdir(parents=True)
+    free = shutil.disk_usage(out).free
+    (out / "checkpoint-1" / "weights").write_bytes(b"1" * 2**20)
+
+    def code(needed: float) -> int:
+        made = export("hf", what, offer(), config(), DiskUse(1, needed))
+        done = bash(made, tmp_path, OUTPUT_DIR=str(out), PATH=path)
+        return int(done.returncode)
+
+    path = f"{tmp_path}:{tmp_path / 'tools'}:/usr/bin:/bin"
+    df = tmp_path / "df"  # a disk of which nobody else takes or frees anything meanwhile
+    df.write_text(f"#!/bin/sh\necho head\necho disk 0 0 {free // 1024}\n")
+    df.chmod(0o755)
+    assert code(free + 2**19) == 0
+    assert code(free + 2**21) == 1
 
 
 def test_writing_replaces_an_earlier_export_and_leaves_no_scratch(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, off
 
 from autotune.app.runs.export import export, write_export
 from autotune.domain.job import Limits, Origin
+from autotune.domain.outcome import DiskUse
 from autotune.trainers.contract import Plan
 from autotune.trainers.launch.user_start import own_run_sh
 from autotune.trainers.patch import Patched
@@ -161,7 +162,7 @@ def scripts() -> dict[str, str]:
             knobs = config(
                 sharding=sharding, gradient_accumulation_steps=2 // count, num_dataloader_workers=2
             )
-            made = export("hf", job(FULL, **changes), offer(count), knobs, 1e9, risky)
+            made = export("hf", job(FULL, **changes), offer(count), knobs, DiskUse(3, 1e9), risky)
             found[f"hf-{sharding}-{number}"] = made.files["run.sh"]
     odd = job(
         replace(LORA, targets=("q_proj",)), dataset_path="a 'b\" $c.jsonl",
@@ -170,7 +171,7 @@ def scripts() -> dict[str, str]:
     )  # fmt: skip
     spot = replace(offer(spot=True), host=replace(HOST, wsl=True))
     for name in FORMATS:
-        made = export(name, odd, spot, config(num_dataloader_workers=1), 1e9, risky)
+        made = export(name, odd, spot, config(num_dataloader_workers=1), DiskUse(3, 1e9), risky)
         found[f"{name}-odd"] = made.files["run.sh"]
     return found | own_scripts()
 
@@ -186,7 +187,7 @@ def own_scripts() -> dict[str, str]:
             knobs = config(sharding=sharding, gradient_accumulation_steps=2 // count)
             plan = Plan(
                 job=job(), offer=offer(count), config=knobs, torch=(2, 13), transformers=(5, 23),
-                trl=(1, 16), checkpoint_bytes=0.0, risk="", out_dir="out",
+                trl=(1, 16), disk=DiskUse(), risk="", out_dir="out",
             )  # fmt: skip
             command = "CUDA_VISIBLE_DEVICES=0 python train.py \\\n  --bf16 True"
             file = Patched("it's mine.yml", command, "", {}, ())

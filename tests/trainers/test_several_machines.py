@@ -18,6 +18,7 @@ from autotune.app.runs.orchestrated import orchestrated
 from autotune.catalog.networks import find_network
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import DiskUse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +110,7 @@ def test_slurm_asks_for_the_machines_and_starts_the_script_on_each() -> None:
     knobs = config(sharding="fsdp", micro_batch_size=1, gradient_accumulation_steps=1)
     pick = Candidate(what, two(), knobs)
     files = orchestrated(
-        ("slurm",), pick, made(), "hf", checkpoint_bytes=0.0, slow_end_s=0.0, writes_to=None
+        ("slurm",), pick, made(), "hf", disk=DiskUse(), slow_end_s=0.0, writes_to=None
     ).files
     text = files["run.sbatch"]
     assert "#SBATCH --nodes=2" in text

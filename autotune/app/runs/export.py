@@ -28,6 +28,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import PAIRED
+from autotune.domain.outcome import DiskUse
 from autotune.domain.secrets import without_secrets
 from autotune.frozen import dataclass
 from autotune.trainers.contract import Export, Plan
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Trainer
 
 DEFAULT_EXPORT = "hf"
+NOTHING = DiskUse()  # is known of what a run writes
 
 
 def check_exports(job: Job, targets: Sequence[str]) -> None:
@@ -81,9 +83,7 @@ def export_pick(
     beside what the first trainer starts. Where no trainer is named, that is the job's own; a file
     that cannot be changed where it stands is replaced by one of ours, and that is said.
     """
-    pick = _Pick(
-        job, best.offer, best.config, best.checkpoint_bytes, best.risk, best.duration_s.p90
-    )
+    pick = _Pick(job, best.offer, best.config, best.disk, best.risk, best.duration_s.p90)
     trainers, orchestrators = split_targets(targets)
     if not trainers:
         return _write_default(pick, orchestrators, run_dir)
@@ -137,7 +137,7 @@ def other_formats(job: Job, best: Estimated, targets: Sequence[str]) -> tuple[st
 class _Pick(Candidate):
     """What is written: a candidate, and what the bill knows of it."""
 
-    checkpoint_bytes: float  # [bytes] of one checkpoint
+    disk: DiskUse
     risk: str
     slow_end_s: float  # [s] that nine runs in ten take at most
 
@@ -153,7 +153,7 @@ def _write(
     else:
         made = export(
             target, pick.job, pick.offer, pick.config,
-            checkpoint_bytes=pick.checkpoint_bytes, risk=pick.risk,
+            disk=pick.disk, risk=pick.risk,
             python="" if orchestrators else sys.executable,
         )  # fmt: skip
         folder = run_dir if alone else run_dir / target.replace("@", "-")
@@ -163,7 +163,7 @@ def _write(
         own = pick.job.origin if is_same(target) else None
         beside = orchestrated(
             orchestrators, pick, made, own.trainer if own else target.partition("@")[0],
-            checkpoint_bytes=pick.checkpoint_bytes, slow_end_s=pick.slow_end_s,
+            disk=pick.disk, slow_end_s=pick.slow_end_s,
             writes_to=(output_folder(pick.job, relative=True) or "/") if own else None,
         )  # fmt: skip
         files = files | beside.files
@@ -181,7 +181,7 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
 
     job = load_run_job(run_dir)
     payload = load_recommendation_payload(run_dir)
-    recorded_payload(payload, str(run_dir))  # refuses a damaged one
+    recorded = recorded_payload(payload, str(run_dir)).best  # refuses a damaged one
     row = payload["best"]
     if not row:
         msg = f"the run {run_dir} found nothing that fits: there is nothing to export"
@@ -191,7 +191,7 @@ def export_run(run_dir: Path, to: str) -> tuple[tuple[Path, ...], list[str]]:
         msg = f"the recorded offer {json.dumps(row['device'])} is no longer in the run's job"
         raise InputError(msg, "tune again")
     pick = _Pick(
-        job, offer, config_of_row(row), float(row.get("checkpoint_bytes", 0.0)),
+        job, offer, config_of_row(row), (recorded and recorded.disk) or NOTHING,
         str(row.get("risk", "")), float((row.get("duration_s") or {}).get("p90", 0.0)),
     )  # fmt: skip
     trainers, orchestrators = split_targets((to,))
@@ -232,7 +232,7 @@ def export(  # noqa: PLR0913 - what a plan is, each named
     job: Job,
     offer: Offer,
     config: Config,
-    checkpoint_bytes: float = 0.0,
+    disk: DiskUse = NOTHING,
     risk: str = "",
     out_dir: str = "output",
     *,
@@ -246,7 +246,7 @@ def export(  # noqa: PLR0913 - what a plan is, each named
         job: the contract.
         offer: where it runs.
         config: one value for every knob.
-        checkpoint_bytes: [bytes] of one checkpoint; checked against the free disk when not 0.
+        disk: what the run writes; checked against the free disk.
         risk: why the candidate fits only narrowly, empty where it does not; asks the allocator
             to fragment less.
         out_dir: default of OUTPUT_DIR; relative to the folder that holds the files.
@@ -272,7 +272,7 @@ def export(  # noqa: PLR0913 - what a plan is, each named
         torch=job.software.torch,
         transformers=transformers,
         trl=trl,
-        checkpoint_bytes=checkpoint_bytes,
+        disk=disk,
         risk=risk,
         out_dir=out_dir,
         trainer=version,

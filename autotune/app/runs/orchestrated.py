@@ -6,13 +6,11 @@ orchestrator's own file beside it.
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from autotune.catalog.software import REQUIRED
-from autotune.cost.parameters import parameter_count
 from autotune.domain.config import ZERO_STAGE
 from autotune.orchestrators.contract import OUTPUT, REQUIREMENTS, SCRIPT, Launch
 from autotune.orchestrators.registry import ORCHESTRATORS
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 
     from autotune.domain.candidates import Candidate
     from autotune.domain.job import Job
+    from autotune.domain.outcome import DiskUse
 
 _LONGEST_NAME = 40  # a Kubernetes name may have 63 characters, and pods add to it
-_HALF_BYTES = 2  # of a parameter on the hub
 
 
 def split_targets(targets: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -43,7 +41,7 @@ def orchestrated(
     made: Export,
     trainer: str,
     *,
-    checkpoint_bytes: float,
+    disk: DiskUse,
     slow_end_s: float,
     writes_to: str | None,
 ) -> Export:
@@ -54,7 +52,7 @@ def orchestrated(
         pick: what runs.
         made: the trainer's export, with its run.sh.
         trainer: whose export it is.
-        checkpoint_bytes: [bytes] of one checkpoint.
+        disk: what the run writes.
         slow_end_s: [s] that nine runs in ten take at most; 0 where nobody knows.
         writes_to: the folder of results that the user's own file states; None: it says none, or
             the files are ours.
@@ -69,8 +67,7 @@ def orchestrated(
         offer=pick.offer,
         files={**made.files, REQUIREMENTS: wanted},
         slow_end_s=slow_end_s,
-        kept_bytes=_kept(pick) * checkpoint_bytes,
-        model_bytes=float(_HALF_BYTES * parameter_count(pick.job.model)),
+        written_bytes=disk.total_bytes + disk.fetched_bytes + disk.tokenised_bytes,
         writes_to=OUTPUT if writes_to is None else _below(writes_to),
     )
     files = {REQUIREMENTS: wanted}
@@ -110,12 +107,6 @@ def requirements(pick: Candidate, trainer: str) -> list[str]:
 def _pinned(name: str, version: tuple[int, ...] | None) -> str:
     plain = name.replace("_", "-")
     return f"{plain}=={show(version)}" if version else plain
-
-
-def _kept(pick: Candidate) -> int:
-    """How many checkpoints lie on the disk at once, one more while it is written."""
-    saves = math.ceil(pick.job.steps / max(pick.config.checkpoint_every_steps, 1))
-    return min(pick.config.save_total_limit + 1, max(saves, 1))
 
 
 def _below(folder: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import DiskUse
 from autotune.domain.paths import near
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
@@ -95,7 +96,7 @@ def same_export(
     assert job.origin is not None  # noqa: S101 - patched
     plan = Plan(
         job=job, offer=offer, config=config, torch=job.software.torch,
-        transformers=_transformers(target, job), trl=job.software.trl, checkpoint_bytes=0.0,
+        transformers=_transformers(target, job), trl=job.software.trl, disk=DiskUse(),
         risk=risk, out_dir="output",
     )  # fmt: skip
     trainer = TRAINERS[job.origin.trainer]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
 
-DISK_SHARE = 0.5  # of an assumed disk: checkpoints that take more are worth a word
+DISK_SHARE = 0.5  # of an assumed disk: what takes more is worth a word
 LOCKED, ALONE = "locked by the job", "the only value that is valid here"
 BROKE = "no other value ran on this machine"
 UNSEARCHED = frozenset({LOCKED, ALONE, BROKE})
@@ -187,16 +187,28 @@ RAM_SHARE = 0.8  # of a host's assumed memory, from which loading is spoken of
 
 
 def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
-    """What to say of checkpoints beside a disk that nobody stated; nothing where they are small."""
+    """What to say of what a run writes, beside a disk that nobody stated, or one that it fills.
+
+    Nothing where there is room for all of it. What lies beside the results may be on another disk:
+    a stated one is not refused for it.
+    """
     row = bill.estimate(index)
-    host = row.offer.host
-    kept = min(row.config.save_total_limit + 1, row.checkpoints)
-    needed = kept * row.checkpoint_bytes
-    if "disk_bytes" not in host.assumed or needed <= DISK_SHARE * host.disk_bytes:
+    host, use = row.offer.host, row.disk
+    beside = use.fetched_bytes + use.tokenised_bytes
+    if "disk_bytes" not in host.assumed:
+        left = host.disk_bytes - use.total_bytes
+        if not 0 <= left < beside:
+            return ()
+        text = (
+            f"{format_bytes(left)} of the stated disk of {format_bytes(host.disk_bytes)} are left "
+            f"beside {use.words}: {use.beside} need another one, or a larger"
+        )
+        return (Decisive(text),)
+    other = f", beside {use.beside}" if use.beside else ""
+    if use.total_bytes + beside <= DISK_SHARE * host.disk_bytes:
         return ()
     text = (
-        f"checkpoints take {format_bytes(needed)} of disk at once ({kept} of "
-        f"{format_bytes(row.checkpoint_bytes)}): rent that much, or keep fewer; the job does not "
-        f"state the disk of {row.offer.label}"
+        f"the run needs {format_bytes(use.total_bytes)} of disk for {use.words}{other}: rent that "
+        f"much, or keep fewer; the job does not state the disk of {row.offer.label}"
     )
     return (Decisive(text),)

@@ -15,8 +15,7 @@ from autotune.app.whatif.diagnosis import measured_gaps
 from autotune.app.whatif.levers import EVALUATION_BATCH
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
-from autotune.catalog.text_tokens import TOKENISED_BYTES
-from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes
+from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes, tokenised_bytes
 from autotune.domain.answer.waterfall import SideOption, Waterfall, WaterfallStep, WhatIf
 from autotune.domain.config import SPLIT, split_of
 from autotune.domain.edit import Edit
@@ -135,7 +134,7 @@ def stored_bytes(job: Job) -> float:
     Source: derived: rows x what a row takes.
     """
     if job.pretokenized:
-        return job.rows * job.lengths.mean * TOKENISED_BYTES
+        return tokenised_bytes(job)
     return job.rows * row_bytes(job)
 
 
@@ -148,7 +147,7 @@ def _staging_text(pick: State) -> str:
     job, host = pick.job, pick.offer.host
     size, rate = stored_bytes(job), host.storage_read_bytes_per_s
     seconds = Pricing(job).of([(pick.offer, pick.config)]).duration_s[0]
-    tokens = job.rows * job.lengths.mean * TOKENISED_BYTES
+    tokens = tokenised_bytes(job)
     ready = "" if job.pretokenized else f" ({format_bytes(tokens)} once tokenised)"
     needed = size * max(job.epochs, 1.0) / max(float(seconds), 1.0)
     return (

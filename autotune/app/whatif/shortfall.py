@@ -31,6 +31,7 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
         row.memory_bytes.total <= row.usable_bytes and listed >= FEASIBLE_PROBABILITY
     )
     resource, available, required = _short_of(row, disk, ram, held=held)
+    fills = {"disk": row.disk.words, "ram": ram_words(row)}.get(resource, "")
     return Shortfall(
         device=row.offer.device.name,
         device_count=row.offer.count,
@@ -44,6 +45,7 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
         instant=words,
         longest_batch=LongestBatch(rows, tokens, length_origin(bill.job, row.config)),
         memory_source=row.offer.memory_source,
+        fills=fills,
     )
 
 
@@ -60,6 +62,14 @@ def _short_of(
     if ram > 0:
         return "ram", host.ram_bytes, host.ram_bytes + ram
     return "disk", host.disk_bytes, host.disk_bytes + disk
+
+
+def ram_words(row: Estimated) -> str:
+    """What it is that fills the host's memory."""
+    if row.config.offload != "none":
+        return "offloading"
+    each = f" in each of {row.offer.count} processes" if row.offer.count > 1 else ""
+    return f"loading fp32 weights{each}"
 
 
 def length_origin(job: Job, config: Config) -> str:

@@ -17,6 +17,7 @@ from autotune.cost.memory.states import STATE_BYTES_8BIT
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.spread.uncertainty import host_spread
 from autotune.domain.config import EIGHT_BIT, NEVER_STEPS, SHARDED
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -44,7 +45,7 @@ HIGHEST_LOSS = 0.95  # share of the time lost at which a run practically never e
 
 
 def price_checkpoint(job: Job, columns: Columns) -> Outputs:
-    """[s] to save a checkpoint and the final model; [bytes] of a checkpoint and of the disk.
+    """[s] to save a checkpoint and the final model; [bytes] of both, and of the disk if stated.
 
     DeepSpeed saves its fp32 masters and moments, and the model a second time: once by the Trainer,
     once in its own folder. Source: transformers Trainer._save_optimizer_and_scheduler calls the
@@ -68,7 +69,7 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
         "final_save_s": beside + _write_seconds(columns, weights + small, 0.0 * shared),
         "bytes": total,
         "final_bytes": weights + small,
-        "disk_bytes": columns.of_host(lambda host: host.stated_bytes("disk_bytes")),
+        "stated_disk_bytes": columns.of_host(lambda host: host.stated_bytes("disk_bytes")),
         "log_sd": host_spread(
             columns, "checkpoint_write_bytes_per_s", stated=LOG_SD, assumed=ASSUMED_LOG_SD
         ),
@@ -105,6 +106,7 @@ def young_daly_interval_steps(
 ) -> FloatArray:
     """[n] whole optimizer steps between saves that cost least, within the work one may lose.
 
+    The saves that this makes are spread evenly: as many of them, and less work at risk.
     Formula: spot sqrt(2 C M) seconds, C save seconds, M mean seconds between interruptions; on
     demand the interval is as long as the loss the user accepts (None: nobody said which). At least
     1, at most all steps.
@@ -118,7 +120,10 @@ def young_daly_interval_steps(
     best_s = np.sqrt(2.0 * save_s / np.where(interrupted, rate, 1.0))
     seconds = np.where(interrupted, np.minimum(best_s, longest_s), longest_s)
     wanted = np.floor(seconds / np.maximum(step_s, 1e-9))
-    return np.clip(wanted, 1.0, np.maximum(steps, 1.0))
+    most = np.maximum(steps, 1.0)
+    longest = np.clip(wanted, 1.0, most)
+    even: FloatArray = np.ceil(most / np.ceil(most / longest))
+    return even
 
 
 def saves(steps: FloatArray | float, interval: FloatArray | float) -> FloatArray:
@@ -187,27 +192,45 @@ def resumed_s(
     return extra
 
 
-def kept_on_disk(
+@dataclass(frozen=True)
+class OnDisk:
+    """What lies on the disk of the results when it is fullest. Shapes [n]."""
+
+    limit: FloatArray  # checkpoints to keep
+    checkpoints: FloatArray  # that lie there at once
+    final_bytes: FloatArray  # of the model at the end; 0 where it comes when there is less
+
+    @classmethod
+    def of(cls, limit: FloatArray, saves: FloatArray, final_bytes: FloatArray) -> OnDisk:
+        """With so many kept of so many that are written.
+
+        A new checkpoint is written before the oldest is deleted, so one more than the limit must
+        fit, but never more than are written; where none is deleted, the final model comes beside
+        all of them.
+        Source: transformers `Trainer._save_checkpoint` (rotation follows saving).
+        """
+        rotated = saves > limit
+        at_once, beside = np.where(rotated, limit + 1.0, saves), np.where(rotated, 0.0, final_bytes)
+        return cls(limit, at_once, beside)
+
+    def total(self, size_bytes: FloatArray) -> FloatArray:
+        """[bytes] of it, with checkpoints of that size."""
+        return self.checkpoints * size_bytes + self.final_bytes
+
+
+def on_disk(
     locked_limit: FloatArray,
     size_bytes: FloatArray,
     final_bytes: FloatArray,
-    disk_bytes: FloatArray,
+    stated_bytes: FloatArray,
     saves: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Checkpoints to keep, and [bytes] by which they miss the disk (at most 0: they fit).
+) -> OnDisk:
+    """How many checkpoints to keep, and what that takes.
 
-    locked_limit: the user's limit; 0 takes two, or one where two do not fit. saves: checkpoints
-    that the run writes in all. The Trainer writes a new checkpoint before it deletes the oldest, so
-    one more than the limit must fit, but never more than are written; where none is deleted, the
-    final model comes beside all of them.
-    Source: transformers `Trainer._save_checkpoint` (rotation follows saving).
+    locked_limit: the user's limit; 0 takes two, or one where two do not fit the stated disk. saves:
+    checkpoints that the run writes in all.
     """
-
-    def needed(limit: FloatArray) -> FloatArray:
-        rotated = saves > limit
-        return np.where(rotated, (limit + 1.0) * size_bytes, saves * size_bytes + final_bytes)
-
     locked = np.asarray(locked_limit, np.float64)
-    two = np.full_like(locked, DEFAULT_LIMIT)
-    limit = np.where(locked > 0, locked, np.where(needed(two) <= disk_bytes, DEFAULT_LIMIT, 1.0))
-    return limit, needed(limit) - disk_bytes
+    two = OnDisk.of(np.full_like(locked, DEFAULT_LIMIT), saves, final_bytes)
+    free = np.where(two.total(size_bytes) <= stated_bytes, DEFAULT_LIMIT, 1.0)
+    return OnDisk.of(np.where(locked > 0, locked, free), saves, final_bytes)

@@ -57,6 +57,7 @@ def price_data(job: Job, columns: Columns) -> Outputs:
         "batch_s": batch,
         "prepare_s": _prepare_seconds(job, columns),
         "first_batch_s": starts + batch * (job.steps > 0),
+        "tokenised_bytes": np.full(columns.rows, _to_tokenise_bytes(job)),
         "ram_bytes": count * (workers * WORKER_RAM_BYTES + held),
         "log_sd": np.where(
             columns.of_host(lambda host: float(host.loader is not None)) > 0,
@@ -64,6 +65,16 @@ def price_data(job: Job, columns: Columns) -> Outputs:
             host_spread(columns, "cores", stated=LOG_SD, assumed=ASSUMED_LOG_SD),
         ),
     }
+
+
+def tokenised_bytes(job: Job) -> float:
+    """[bytes] of all rows once tokenised."""
+    return job.rows * job.lengths.mean * TOKENISED_BYTES
+
+
+def _to_tokenise_bytes(job: Job) -> float:
+    """[bytes] that the run makes of its rows; 0 where they are tokens already."""
+    return 0.0 if job.pretokenized or job.steps == 0 else tokenised_bytes(job)
 
 
 def row_bytes(job: Job) -> float:

@@ -47,7 +47,7 @@ OWN_START_LOG_SD = 1.0
 
 
 def price_startup(job: Job, columns: Columns) -> Outputs:
-    """[s] of loading everything, and of compiling."""
+    """[s] of loading everything, and of compiling; [bytes] of files that a machine lacks."""
     fixed = columns.choose("compile", COMPILE_FIXED_S)
     layer = columns.choose("compile", COMPILE_LAYER_S)
     steady = unchanging_lengths(job, columns)
@@ -66,6 +66,7 @@ def price_startup(job: Job, columns: Columns) -> Outputs:
     return {
         "load_s": start + moved,
         "compile_s": compile_s,
+        "fetched_bytes": np.where(rented, file_bytes(job), 0.0),
         "log_sd": np.where(rented & (watched <= 0), moved_sd, own),
     }
 
@@ -77,18 +78,23 @@ def start_s(offer: Offer) -> float:
     return IMPORT_S + TRAINER_S if offer.usd_per_hour > 0 else OWN_START_S
 
 
+def file_bytes(job: Job) -> float:
+    """[bytes] of the model's files."""
+    return FILE_BYTES * parameter_count(job.model)
+
+
 def _moving_seconds(job: Job, columns: Columns) -> FloatArray:
     """[s] download on a rented machine (one with a price), reading, copy, quantisation."""
     count = float(parameter_count(job.model))
-    file_bytes = FILE_BYTES * count
+    size = file_bytes(job)
     rented = columns.number("offer.price") > 0
     read = np.where(
         rented,
-        file_bytes / columns.host("download_bytes_per_s") + file_bytes / CACHED_BYTES_PER_S,
-        file_bytes / columns.host("storage_read_bytes_per_s"),
+        size / columns.host("download_bytes_per_s") + size / CACHED_BYTES_PER_S,
+        size / columns.host("storage_read_bytes_per_s"),
     )
     stored = weight_bytes(job, sizes(job.model))
-    moved = file_bytes if job.method.is_quantised else stored
+    moved = size if job.method.is_quantised else stored
     second = job.work.reference and not job.method.is_lora  # the reference is loaded as well
     copy = moved / columns.device("pcie_bytes_per_s") * (1.0 + second)
     quantise = count / QUANTISED_PER_S if job.method.is_quantised else 0.0

@@ -102,7 +102,7 @@ class Shortfall(Answer):
 
     resource: memory, disk or ram. over_bytes: missing; at most 0 where it only comes too close.
     memory_bytes: parts, and their total; largest: those that hold most. instant: of a step, in
-    words; phase: what it is in.
+    words; phase: what it is in. fills: what takes the disk or the RAM, in words.
     """
 
     device: str
@@ -119,6 +119,7 @@ class Shortfall(Answer):
     instant: str
     longest_batch: LongestBatch
     memory_source: str
+    fills: str = ""
 
     def __post_init__(self) -> None:
         """What is missing and the largest parts follow."""

@@ -151,6 +151,8 @@ def bill_sections(row: Row) -> list[Section]:
     count = row.checkpoints
     saves = f"; {format_count(count)} checkpoint{'' if count == 1 else 's'} of "
     saves += format_bytes(row.checkpoint_bytes)
+    if row.disk is not None:
+        saves += f", at most {format_bytes(row.disk.total_bytes)} on the disk at once"
     time_blocks: list[Block] = [time_bars(row.time_s)]
     speed = speed_phrase(row) + (saves if count else "")
     time_blocks.append(Paragraph(sentence(speed) + "."))

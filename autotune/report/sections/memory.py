@@ -73,13 +73,14 @@ def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
     head = f"The closest one ({what})" if nearest else "It"
     if missing.resource == "disk":
         return (
-            f"{head} fits in memory, but its checkpoints need {needs} of disk, "
-            f"{format_bytes(over)} more than the {format_bytes(usable)} available."
+            f"{head} fits in memory, but needs {needs} of disk for "
+            f"{missing.fills or 'what it writes'}, {format_bytes(over)} more than the "
+            f"{format_bytes(usable)} available."
         )
     if missing.resource == "ram":
         return (
-            f"{head} fits on the device, but {what_fills(missing)} needs {needs} of host memory, "
-            f"{format_bytes(over)} more than the {format_bytes(usable)} available."
+            f"{head} fits on the device, but {missing.fills or 'the host'} needs {needs} of host "
+            f"memory, {format_bytes(over)} more than the {format_bytes(usable)} available."
         )
     each = " on each device" if count > 1 else ""
     if missing.phase in BESIDE_THE_STEP:
@@ -95,14 +96,6 @@ def shortfall_lead(missing: Shortfall, *, nearest: bool) -> str:
         f"{head} needs {needs}{each} of {format_bytes(usable)} usable, which is too close. "
         f"The probability that it fits is {chance(missing.fits_probability)}, and 0.9 is required."
     )
-
-
-def what_fills(missing: Shortfall) -> str:
-    """What it is that the host's memory does not hold."""
-    if missing.config["offload"] != "none":
-        return "offloading"
-    each = f" in each of {missing.device_count} processes" if missing.device_count > 1 else ""
-    return f"loading fp32 weights{each}"
 
 
 def holders(missing: Shortfall) -> str:

@@ -258,22 +258,22 @@ def _allocator(plan: Plan) -> list[str]:
 
 
 def _disk_check(plan: Plan) -> list[str]:
+    """Whether what the run writes has room; what lies there of an earlier start is replaced."""
     lines = ["", 'mkdir -p "$OUTPUT_DIR"']
-    if plan.checkpoint_bytes <= 0:
+    if plan.disk.total_bytes <= 0:
         return lines
-    saves = math.ceil(plan.job.steps / max(plan.config.checkpoint_every_steps, 1))
-    limit = plan.config.save_total_limit
-    at_once = min(limit + 1, max(saves, 1))
-    kept = f"{limit} checkpoints are kept while one more is written"
+    there = """{ du -skc "$OUTPUT_DIR"/checkpoint-* "$OUTPUT_DIR/final" 2>/dev/null || true; }"""
     return [
         *lines,
-        f"# {kept if at_once > limit else f'all {at_once} checkpoints of the run are kept'}",
-        f"need_bytes=$(( {at_once} * {math.ceil(plan.checkpoint_bytes)} ))",
-        """free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))""",
-        "if (( free_bytes < need_bytes )); then",
+        f"# at once: {plan.disk.words}",
+        f"need_bytes={math.ceil(plan.disk.total_bytes)}",
+        f"""written_kb=$({there} | awk 'END {{ print $1 + 0 }}')""",
+        """free_kb=$(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }')""",
+        "room_bytes=$(( (free_kb + written_kb) * 1024 ))  # with what an earlier start wrote",
+        "if (( room_bytes < need_bytes )); then",
         (
-            '  stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free:'
-            ' free some space or set OUTPUT_DIR"'
+            f'  stop "{plan.disk.words} take $need_bytes bytes of $OUTPUT_DIR, and there is room'
+            ' for $room_bytes: free some or set OUTPUT_DIR"'
         ),
         "fi",
     ]

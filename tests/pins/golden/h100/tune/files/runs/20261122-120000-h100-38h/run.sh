@@ -70,11 +70,13 @@ export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
 export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
 
 mkdir -p "$OUTPUT_DIR"
-# 5 checkpoints are kept while one more is written
-need_bytes=$(( 6 * 2024026400 ))
-free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
-if (( free_bytes < need_bytes )); then
-  stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
+# at once: 6 checkpoints of 1.9 GiB
+need_bytes=12144158400
+written_kb=$({ du -skc "$OUTPUT_DIR"/checkpoint-* "$OUTPUT_DIR/final" 2>/dev/null || true; } | awk 'END { print $1 + 0 }')
+free_kb=$(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }')
+room_bytes=$(( (free_kb + written_kb) * 1024 ))  # with what an earlier start wrote
+if (( room_bytes < need_bytes )); then
+  stop "6 checkpoints of 1.9 GiB take $need_bytes bytes of $OUTPUT_DIR, and there is room for $room_bytes: free some or set OUTPUT_DIR"
 fi
 
 # the rows lie on the network: one copy onto this machine's disk, as it was counted

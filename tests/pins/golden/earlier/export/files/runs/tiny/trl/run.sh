@@ -62,12 +62,6 @@ missing="$(missing_in "$PYTHON")"
 [[ -z "$missing" ]] || stop "$PYTHON lacks $missing: $PYTHON -m pip install $missing, or set PYTHON to one that has them"
 
 mkdir -p "$OUTPUT_DIR"
-# all 1 checkpoints of the run are kept
-need_bytes=$(( 1 * 20215040 ))
-free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
-if (( free_bytes < need_bytes )); then
-  stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
-fi
 
 # every row is tokenised once, before the first step, as it was counted
 if [[ "${PREPARE:-1}" != 0 ]]; then
