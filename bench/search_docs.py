@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.families import STRANGE
-from bench.search_level import MOST, cell, levels
+from bench.search_level import MOST, OURS, cell, levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +40,7 @@ REACHED = re.compile(
 )
 PANEL = re.compile(r'<text [^>]*font-weight="bold">(\w+)</text>')
 CURVE = re.compile(r'<polyline .* stroke="(#\w+)"')
+OF_FAMILY = re.compile(rf"(?:\| |- )({'|'.join(STRANGE)})[ :]")
 
 
 def write(
@@ -50,17 +51,17 @@ def write(
     """Write the table into the page, and the plot beside it.
 
     Rows and curves of methods that were not run stay as they are: the machines are the same.
-    Machines of no prior have a table of their own, which is written whole.
+    Machines of no prior have tables of their own, where a family that is run is written whole and
+    the others stay.
     """
     strange = {s: by for s, by in figures.items() if s in STRANGE}
     if strange:
         text = PAGE.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN_STRANGE, 1)
         after = rest.split(END_STRANGE, 1)[1]
-        many = max(len(c) for s in strange for c in curves[s].values())
         own = {s: curves[s] for s in strange}
-        page = strangers(strange, many, first_seed), beside_rivals(own), against_topk(own)
-        body = "\n\n".join(page)
+        page = strangers(strange, first_seed), beside_rivals(own), against_topk(own)
+        body = with_other_families("\n\n".join(page), rest.split(END_STRANGE, 1)[0])
         text = f"{before}{BEGIN_STRANGE}\n{body}\n{END_STRANGE}{after}"
         PAGE.write_text(text, encoding="utf-8")
     figures = {s: by for s, by in figures.items() if s not in STRANGE}
@@ -79,15 +80,37 @@ def write(
     PLOT.write_text(plot(curves, drawn), encoding="utf-8")
 
 
+def with_other_families(body: str, before: str) -> str:
+    """The tables and lists of the families that were run, and of the others as an earlier page."""
+    found, old = body.strip().split("\n\n"), before.strip().split("\n\n")
+    if len(found) != len(old):
+        return body
+    blocks = []
+    for own, other in zip(found, old, strict=True):
+        lines: dict[str, list[str]] = {}
+        for line in own.splitlines():
+            lines.setdefault(_family(line), []).append(line)
+        run = set(lines)
+        for line in other.splitlines():
+            if _family(line) not in run:
+                lines.setdefault(_family(line), []).append(line)
+        blocks.append("\n".join(line for f in ("", *STRANGE) for line in lines.get(f, ())))
+    return "\n\n".join(blocks)
+
+
+def _family(line: str) -> str:
+    found = OF_FAMILY.match(line)
+    return found[1] if found else ""
+
+
 def strangers(
-    figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]], machines: int, first_seed: int
+    figures: Mapping[str, Mapping[str, Mapping[str, Any] | None]], first_seed: int
 ) -> str:
     """Markdown: regret by method, then what was said of the rest and whether it held."""
-    last = first_seed + machines - 1
     lines = [
         (
-            f"{machines} machines a family (seeds {first_seed} to {last}), the same for every "
-            "method. Regret is that of the median machine / of the one at the 90th percentile."
+            f"Machines of the seeds from {first_seed} on, the same for every method. Regret is "
+            "that of the median machine / of the one at the 90th percentile."
         ),
         "",
         "| family | method | after 6 | after 10 | after 20 | out of memory |",
@@ -134,13 +157,17 @@ def beside_rivals(curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]])
             f"{MOST:.0%} at most."
         ),
         "",
-        "| family | 6, median | 6, p90 | 10, median | 10, p90 | 20, median | 20, p90 |",
-        "|---|---|---|---|---|---|---|",
+        (
+            "| family | machines | 6, median | 6, p90 | 10, median | 10, p90 | 20, median "
+            "| 20, p90 |"
+        ),
+        "|---|---:|---|---|---|---|---|---|",
     ]
     for family, by_method in curves.items():
         found = levels(by_method)
         if found:
-            lines.append(f"| {family} | " + " | ".join(cell(own) for own in found) + " |")
+            cells = [str(len(by_method[OURS])), *(cell(own) for own in found)]
+            lines.append(f"| {family} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

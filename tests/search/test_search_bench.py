@@ -295,11 +295,31 @@ def test_a_replay_holds_the_search_against_the_models_distinct_best(build: Any) 
 def test_the_page_leads_with_machines_of_no_prior_and_says_what_held_there() -> None:
     rival, own = Ran([0.5, 0.25, 0.25], 1), Ran([0.5, 0.125, 0.0], 0, [0.9, 0.2, 0.1], stop=3)
     figures = {"grid_good": {"topk": search.figures([rival]), "calibrated": search.figures([own])}}
-    text = search_docs.strangers(figures, 1, 100)
-    assert "1 machines a family (seeds 100 to 100)" in text
+    text = search_docs.strangers(figures, 100)
+    assert text.startswith("Machines of the seeds from 100 on, ")
     assert "| grid_good | topk | 25.0% / 25.0% |" in text
     assert "| grid_good | **calibrated** | 0.0% / 0.0% |" in text
     assert "| grid_good | 100% | 10.0% | 3 | 100% | 0.0% / 0.0% |" in text
+
+
+def test_families_that_are_not_run_again_stay_as_the_page_has_them_and_keep_their_place() -> None:
+    def page(*families: str, regret: float) -> str:
+        curves = {f: {"topk": [[regret]], "calibrated": [[regret / 2]]} for f in families}
+        runs = {f: {m: [Ran(c[0], 0, [0.5])] for m, c in of.items()} for f, of in curves.items()}
+        figures = search.answer(runs, ("topk", "calibrated"))
+        parts = search_docs.strangers(figures, 100), search_docs.beside_rivals(curves)
+        return "\n\n".join([*parts, search_docs.against_topk(curves)])
+
+    before = page("grid_good", "billed_noisy", "billed_good", regret=0.5).splitlines()
+    own = page("billed_noisy", regret=0.3)
+    again = search_docs.with_other_families(own, "\n".join(before)).splitlines()
+    noisy = [line for line in again if "billed_noisy" in line]
+    assert noisy == [line for line in own.splitlines() if "billed_noisy" in line]
+    assert len(noisy) == 5, "two methods, what was said, where it stands, the claim about probes"
+    for now, old in zip(again, before, strict=True):
+        assert now == old or "billed_noisy" in now
+        assert ("billed_noisy" in now) == ("billed_noisy" in old), "families keep their order"
+    assert search_docs.with_other_families(own, "") == own
 
 
 def test_ahead_level_and_behind_are_said_by_the_standard_error_of_paired_machines() -> None:
@@ -336,7 +356,7 @@ def test_the_answer_says_of_the_calibrated_sampler_where_it_stands_and_of_no_oth
     page = search_docs.beside_rivals(
         {"grid_good": {m: [r.curve for r in c] for m, c in runs.items()}}
     )
-    assert page.splitlines()[-1].startswith("| grid_good | ahead (topk -12.5 ± 0.0) |")
+    assert page.splitlines()[-1].startswith("| grid_good | 3 | ahead (topk -12.5 ± 0.0) |")
 
 
 def test_the_claim_about_probes_is_held_against_the_models_distinct_best_where_there_is_one() -> (
