@@ -421,3 +421,49 @@ def test_weights_that_are_prepared_for_few_bits_and_hold_16_are_widened(
     found = file(tmp_path / "a.py", PREPARED % loaded)
     assert found.method.base == base
     assert ("casts every 16-bit weight" in warnings(found)) == (base == "32bit")
+
+
+STAGES = """
+from transformers import AutoModelForCausalLM, TrainingArguments
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+first = SFTTrainer(model, SFTConfig("o", per_device_train_batch_size=4, num_train_epochs=1))
+first.train()
+_Preferring = DPOTrainer
+%s
+"""
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "second = DPOTrainer(model, args=DPOConfig('o', num_train_epochs=2, beta=0.1))",
+        "second = Trainer(model, TrainingArguments('o', max_steps=5), packing=True)",
+    ],
+)
+def test_what_a_later_training_of_a_script_is_told_is_none_of_the_first(
+    tmp_path: Path, later: str
+) -> None:
+    found = file(tmp_path / "a.py", STAGES % later)
+    today = found.today
+    assert (found.objective, today.micro_batch_size, today.packing) == ("sft", 4, "off")
+    assert "trains again there" in warnings(found)
+
+
+def test_a_length_that_a_script_sets_after_its_flags_is_said(tmp_path: Path) -> None:
+    (tmp_path / "go.py").write_text(
+        "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+        "training_args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+        "training_args.model_max_length = longest(rows)\nTrainer(model, training_args).train()\n"
+    )
+    text = f"python go.py --model_name_or_path {QWEN} --lora_r 8 --num_train_epochs 1"
+    found = file(tmp_path / "run.sh", f"{text} --model_max_length 512 --output_dir o\n")
+    assert "model_max_length computed" in warnings(found)
+
+
+def test_a_fork_of_verl_is_known_by_its_words(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/sft.py").write_text("import torch\n")
+    text = f"torchrun -m own.sft data.train_batch_size=8 model.partial_pretrain={QWEN}\n"
+    with pytest.raises(InputError, match="a command of verl"):
+        file(tmp_path / "run.sh", text)

@@ -151,11 +151,11 @@ def _dialect_of(
     dialect = detect(parsed.values, name, parsed.program)
     own = dialect is None or dialect.name in {"hf", "trl"}
     script = started(parsed, path, overrides)
-    if script is None:
+    whose = read_as(script, dialect.name if dialect else "", parsed.values) if script else ""
+    if not whose:
         refuse_other(parsed.program, parsed.values, name)
     if script is None or not (own or script.trainer):
         return dialect, None
-    whose = read_as(script, dialect.name if dialect else "", parsed.values)
     return (TRAINERS[whose] if whose else None), script
 
 

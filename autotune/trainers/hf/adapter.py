@@ -47,7 +47,7 @@ OWN_FLAGS = {
     ),
     "method": (
         "train_mode", "training_mode", "tuning_mode", "train_type", "training_method",
-        "tuning_method", "train_method", "finetune_type",
+        "tuning_method", "train_method", "finetune_type", "peft_method",
     ),
 }  # fmt: skip
 

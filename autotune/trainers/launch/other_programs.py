@@ -56,6 +56,8 @@ _ALPACA: Final[_Words] = (
 _PROGRAMS: Final = (
     Program("verl", r"(?i).*\bverl\b.*", frozenset(), _VERL, "model.lora_rank",
             "model.enable_gradient_checkpointing", by_default=True),
+    Program("verl", r".*", frozenset({"model.partial_pretrain", "data.train_batch_size"}), _VERL,
+            "model.lora_rank", "model.enable_gradient_checkpointing", by_default=True),
     Program("OpenRLHF", r"(?i).*openrlhf.*", frozenset(), _OPEN, "lora_rank",
             "gradient_checkpointing", by_default=False),
     Program("alpaca-lora", r"(.*/)?finetune\w*\.py",

@@ -101,9 +101,33 @@ def called(text: str, name: str, flags: Mapping[str, Any] | None = None) -> set[
     """
     found: set[str] = set()
     tree = tree_of(text, name)
-    nodes = ast.walk(tree) if flags is None else Values(tree, flags={**flags}).reached(tree)
+    if flags is None:
+        nodes = list(ast.walk(tree))
+    else:
+        nodes = list(Values(tree, flags={**flags}).reached(tree))
     for node in nodes:
         found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
-    return found
+    return found if flags is None else found - _of_later(nodes)
+
+
+_STAGE = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|GRPO|PPO|RLOO|Reward|GKD|Unsloth)Trainer|Trainer")
+
+
+def _of_later(nodes: list[ast.AST]) -> set[str]:
+    """The trainers of what a script trains after its first training, and their arguments."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _stage(node.func)]
+    if not calls:
+        return set()
+    first = _stage(min(calls, key=lambda node: (node.lineno, node.col_offset)).func)
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    bases = {_stage(base) for node in classes for base in node.bases}
+    later = {_stage(node) for node in nodes} - {first, ""} - bases
+    return later | {name.replace("Trainer", "Config") for name in later}
+
+
+def _stage(node: ast.AST) -> str:
+    """The trainer that a name stands for; empty: none."""
+    name = str(getattr(node, "attr", getattr(node, "id", "")))
+    return name if _STAGE.fullmatch(name) else ""

@@ -294,6 +294,7 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     kept, again, seen = [], [], {"BitsAndBytesConfig"} if plain else set[str]()
     for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
+        kind = "trainer" if call.name in _TRAINERS else kind
         if call.name in ARGUMENTS and not _is_sized(call) and _stated_later(calls[index + 1 :]):
             continue  # made for its side effects: `_ = TrainingArguments(".")`
         if kind in seen:

@@ -62,7 +62,7 @@ _OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
 # What is set on the arguments after flags were read, and decides a run.
 _SET = re.compile(
     r"per_device_train_batch_size|gradient_accumulation_steps|num_train_epochs|max_steps|max_length"
-    r"|max_seq_length|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
+    r"|max_seq_length|model_max_length|max_seq_len|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
 )
 _REFERRING = re.compile(r"\w*(DPO|KTO|IPO)\w*Trainer")
 _DEEPEST = 4  # functions that call each other
