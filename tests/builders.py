@@ -7,7 +7,10 @@ in a source says so. Where a test is about a real model or device, it passes the
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from autotune.app.dataset.count import count_dataset
 from autotune.catalog.devices import default_host, find_device
@@ -42,6 +45,13 @@ RATES = {  # vendor, compute capability, fp32, tf32, fp16 and bf16 FLOP/s, GiB
     "mi300x": ("amd", 0.0, 163e12, 653e12, 1307e12, 1307e12, 192.0),
     "cpu": ("cpu", 0.0, 1e11, 0.0, 0.0, 1e11, 16.0),
 }
+
+
+def needs(*packages: str) -> None:
+    """Skip a module where a package is missing, and import none: only its tests or processes do."""
+    missing = ", ".join(package for package in packages if find_spec(package) is None)
+    if missing:
+        pytest.skip(f"needs {missing}", allow_module_level=True)
 
 
 def device(name: str, **fields: Any) -> Device:

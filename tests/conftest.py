@@ -6,6 +6,7 @@ together and in their order, and what takes long begins first.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not: builders lives here
 from parts import SERVICES, Parts
@@ -41,6 +42,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Parts(), "parts")
     if config.getoption("numprocesses", None):  # they are the parallelism, and begin with this:
         os.environ["OMP_NUM_THREADS"] = "1"  # numpy, which the warnings' filters import, reads it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Nobody looks for garbage among the thousands of tests and modules, which stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,6 +85,17 @@ def _prices_do_not_age() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autotune.catalog.prices.prices.today", lambda: date(2026, 11, 22))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk() -> Iterator[None]:
+    """No test cuts the power, so what is written need not reach the disk before it goes on.
+
+    Processes that a test starts wait as a user's do; a test that counts the calls still counts.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _handle: None)
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import needs
 
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.cost.memory.activations import layer_activations
@@ -13,8 +14,7 @@ from autotune.cost.time import compute
 from autotune.cost.time.kernels import compiled_elementwise_bytes, compiled_loss, elementwise_bytes
 from autotune.domain.job import Method
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+needs("torch", "transformers")
 ROWS, LENGTH = 2, 64
 LLAMA = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 1,
@@ -36,6 +36,7 @@ def described(config: dict[str, Any]) -> Any:
 def kept_by_partitioner(config: dict[str, Any]) -> float:
     """[bytes/token] that the compiled layer's forward hands to its backward, weights left out."""
     import functorch.compile as fc
+    import torch
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table

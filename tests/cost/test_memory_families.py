@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import BLAS_A100, memory_columns, priced_job
+from builders import BLAS_A100, memory_columns, needs, priced_job
 
 from autotune.catalog.models.models import load_models
 from autotune.catalog.software import find_software
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("torch")
-pytest.importorskip("peft")
+needs("torch", "peft")
 
 TOLERANCE = 0.03
 # Norms in fp32 and no autocast make what experts gather fp32: the formula is 3.3 % low there.

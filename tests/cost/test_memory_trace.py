@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from builders import BLAS_A100, memory_columns, priced_job
+from builders import BLAS_A100, memory_columns, needs, priced_job
 
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.cost.memory.component import COMPONENT
@@ -20,8 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-pytest.importorskip("torch")
-pytest.importorskip("peft")
+needs("torch", "peft")
 
 SIZES = {
     "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,18 @@ from bench.fuzz.__main__ import counts
 from bench.fuzz.readers import READERS
 from bench.fuzz.tried import try_reader
 
-SAMPLE = counts(list(READERS), 2000)
 BOTH = {"jobs", "logs", "run folders", "command lines"}  # where some damage does no harm
+
+
+@cache
+def sample() -> dict[str, int]:
+    return counts(list(READERS), 2000)
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_no_damaged_input_ends_in_a_traceback_or_hangs(name: str) -> None:
-    found = try_reader(READERS[name](), seed=1, numbers=range(SAMPLE[name]))
-    assert found.inputs == SAMPLE[name]
+    found = try_reader(READERS[name](), seed=1, numbers=range(sample()[name]))
+    assert found.inputs == sample()[name]
     assert found.tracebacks == []
     assert found.hangs == []
     if name in BOTH:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import needs
 
 from bench.probe import BRIEF, Bench, depth_over_full, small_job, worker_over_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
+needs("torch", "transformers", "peft")
 pytestmark = pytest.mark.slow
 NEAR = 0.3  # of the processor's seconds, whatever else runs: a step more or a pass less is beyond
 ATTEMPTS = 3

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import needs
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.plan import IMPORT_S, ProbeOptions
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
     Tune = Callable[..., Recommendation]
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
+needs("torch", "transformers", "peft")
 ROOT = Path(__file__).parents[2]
 FAKE = Path(__file__).with_name("fake_worker.py")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import BRIEF
+from builders import BRIEF, needs
 
 from autotune.domain.outcome import DiskUse
 from autotune.probe.device import cpu
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.probe.record import ProbeRecord
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
+needs("torch", "transformers", "peft")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 QUICK = Effort(**BRIEF, most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader=False)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from builders import needs
 
 from autotune.trace.request import StepRequest
 
@@ -19,8 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # peft reads names transformers renamed
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
+needs("torch", "peft")
 
 SMALL = {
     "model_type": "llama", "vocab_size": 4096, "hidden_size": 256, "intermediate_size": 704,
@@ -41,6 +41,7 @@ def phase(tracker: Tracker, name: str) -> int:
 
 def allocated_on_cpu(request: StepRequest, action: Callable[[Any, Any], object]) -> int:
     """[bytes] the most that an action allocates on a real model, by the profiler's events."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     from autotune.trace.step import build
@@ -83,6 +84,8 @@ def test_evaluation_agrees_with_a_real_cpu_run(rank: int, precision: str) -> Non
 
 @pytest.mark.parametrize("rank", [0, 8])
 def test_generation_agrees_with_a_real_cpu_run_of_generate(rank: int) -> None:
+    import torch
+
     from autotune.trace.step import trace_step
 
     tokens = 96

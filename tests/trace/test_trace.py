@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import needs
 
 from autotune.trace.client import Traced, TraceFailed, Tracer
 from autotune.trace.request import StepRequest
@@ -18,8 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # peft reads names transformers renamed
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
+needs("torch", "peft")
 
 GIB = 2**30
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -57,6 +57,7 @@ def peak(tracer: Tracer, request: StepRequest, *, full: bool = False) -> float:
 
 def cpu_peak_bytes(request: StepRequest) -> int:
     """Peak of the same step really run on the CPU, summed from the profiler's allocation events."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     from autotune.trace.step import build

@@ -16,7 +16,7 @@ from autotune.search.posterior.improvement import normal_cdf
 from autotune.search.priced import Limited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ SHORTLIST = 12_000  # candidates whose uncertainty is worked out, by calibrated 
 SAMPLE = 2000  # candidates at which a part's bend is looked for
 BEND = 1e-3  # of the log objective; a part that bends it less is taken at its mean
 BLOCK = 1 << 15  # candidates whose bills stay in a processor's cache
+TOGETHER = 1 << 12  # bills that are asked for in one go rather than one after the other
 SPARE = 2  # times as many candidates are worked out at once as are looked for
 LEAST_DOUBT = 0.003  # sd of the log of a limited figure, however much was measured
 
@@ -99,7 +100,7 @@ class Costs(WhereAsked):
 
     def aim(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
         """What is minimised: log objective, or the largest excess where no limit can be kept."""
-        known = {name: factors.get(name, np.ones(len(at))) for name in self.parts}
+        known = {n: factors[n] if n in factors else np.ones(len(at)) for n in self.parts}
         if self.missed and isinstance(self.priced, Limited):
             worst: FloatArray = np.max(list(self.priced.excesses(known, at).values()), axis=0)
             return worst
@@ -111,19 +112,31 @@ class Costs(WhereAsked):
         Derived: the central difference over one standard deviation, so that a part that matters
         only where it is slow (data behind compute) counts by how likely that is.
         """
-        found, factors = {}, self.factors(at)
-        for name in self.timed:
-            up, down = self._moved(name, factors, at)
+        found = {}
+        for name, (up, down) in self._moved(self.timed, self.factors(at), at):
             sd = np.sqrt(self.residuals[name].variance)[self.parts[name].row_of[at]]
             found[name] = (up - down) / (2.0 * sd)
         return found
 
     def _moved(
-        self, name: str, factors: Mapping[str, FloatArray], at: Indices
-    ) -> tuple[FloatArray, FloatArray]:
-        """What is minimised with a part one standard deviation slower, and quicker."""
-        up = self.aim({**factors, name: self.factor(name, at, 1.0)}, at)
-        return up, self.aim({**factors, name: self.factor(name, at, -1.0)}, at)
+        self, names: Sequence[str], factors: Mapping[str, FloatArray], at: Indices
+    ) -> Iterator[tuple[str, FloatArray]]:
+        """What is minimised with each part [one standard deviation slower, quicker][at].
+
+        Few candidates are asked for with all parts at once: a bill of one costs as much as of many.
+        """
+        size = max(1, min(len(names), TOGETHER // (2 * max(len(at), 1))))
+        everyone = np.tile(at, 2 * size)
+        for group in (names[k : k + size] for k in range(0, len(names), size)):
+            times = 2 * len(group)
+            moved = {name: np.tile(known, (times, 1)) for name, known in factors.items()}
+            for place, name in enumerate(group):
+                moved[name][2 * place] = self.factor(name, at, 1.0)
+                moved[name][2 * place + 1] = self.factor(name, at, -1.0)
+            flat = {name: known.ravel() for name, known in moved.items()}
+            where = everyone if len(group) == size else everyone[: times * len(at)]
+            found = self.aim(flat, where).reshape(len(group), 2, len(at))
+            yield from zip(group, found, strict=True)
 
     def _worked_out(self, at: Indices) -> FloatArray:
         if self._bent is None:
@@ -131,8 +144,7 @@ class Costs(WhereAsked):
         factors = self.factors(at)
         middle = self.aim(factors, at)
         bends = np.zeros(len(at))
-        for name in self._bent:
-            up, down = self._moved(name, factors, at)
+        for _, (up, down) in self._moved(self._bent, factors, at):
             bends += (up + down) / 2.0 - middle
         return middle + bends
 
@@ -141,8 +153,7 @@ class Costs(WhereAsked):
         some = at[:: max(1, len(at) // SAMPLE)]
         factors = self.factors(some)
         middle, found = self.aim(factors, some), []
-        for name in self.timed:
-            up, down = self._moved(name, factors, some)
+        for name, (up, down) in self._moved(self.timed, factors, some):
             if len(some) and np.mean(np.abs((up + down) / 2.0 - middle)) > BEND:
                 found.append(name)
         return found
