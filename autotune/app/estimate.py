@@ -146,7 +146,9 @@ def conditions(bill: Bill, row: Estimated) -> tuple[FitsIf, ...]:
     for fact, values in open_.values.items():
         for value in dict.fromkeys(values):
             own = [i for i, each in enumerate(values) if each == value and open_.weights[i, 0] > 0]
-            alone = next(i for i in own if open_.is_listed(i, but=fact))
+            if not own:
+                continue  # it goes with nothing else
+            alone = min(own, key=lambda i: open_.unlisted(i, but=fact))
             shown = listed_value(bill.job, row.config, fact) if value is None else str(value)
             sure, needed = float(open_.chance(own)[0]), float(open_.total[alone, 0])
             found.append(FitsIf(fact, shown, sure, needed, value is None))

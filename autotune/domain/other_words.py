@@ -46,8 +46,35 @@ _HERE = {
     "--objective orpo": ("orpo",),
 }  # fmt: skip
 WORDS = {word: here for here, words in _HERE.items() for word in words}
+_KEYS = {  # keys of a job file's sections, and what people write there instead
+    "hardware.gpu": ("device", "devices", "name", "type", "gpu_type", "gpu_name", "accelerator"),
+    "hardware.count": ("gpus", "num_gpus", "n_gpus", "gpu_count", "num_devices"),
+    "hardware.price": ("usd_per_hour", "price_per_hour", "hourly", "cost"),
+    "method.kind": ("type", "name", "method", "peft_type"),
+    "method.rank": ("r", "lora_r", "lora_rank"),
+    "method.targets": ("target_modules", "lora_target", "modules"),
+    "data.dataset": ("path", "file", "files", "train_file", "data_path", "name"),
+    "data.rows": ("samples", "num_rows", "num_samples", "examples", "size"),
+    "data.max_length": ("seq_len", "seq_length", "cutoff_len", "sequence_len", "block_size"),
+    "train.global_batch_size": ("batch", "bs", "effective_batch_size"),
+    "train.epochs": ("num_train_epochs",),
+    "limits.deadline": ("max_hours", "hours", "time"),
+    "limits.budget": ("max_cost", "max_usd", "usd", "cost"),
+}
+LEFT_OUT = "leave it out: it changes neither time nor memory"
+UNPRICED = ("learning_rate", "lr", "seed", "warmup", "warmup_ratio", "warmup_steps", "scheduler",
+            "lr_scheduler", "lr_scheduler_type", "weight_decay")  # fmt: skip
 
 
 def typed_here(word: str) -> str:
     """What to type for a word of another program: "--allow packing"; empty where none is known."""
     return WORDS.get(word.strip("-").casefold().replace("-", "_"), "")
+
+
+def key_meant(section: str, word: str) -> str:
+    """The key of a job file's section that a word stands for; empty where none is known.
+
+    section: "hardware"; word: a key that this section does not have.
+    """
+    here = (key for key, words in _KEYS.items() if word.casefold() in words)
+    return next((key for key in here if key.startswith(f"{section}.")), "")

@@ -40,7 +40,7 @@ def tie_phrase(payload: RecommendationPayload) -> str:
     if not best or not ties:
         return ""
     one = "the next best" if ties == (0,) else "one of the alternatives"
-    count = f"{len(ties)} of the alternatives" if len(ties) > 1 else one
+    count = f"{len(ties)} alternatives" if len(ties) > 1 else one
     text = f"Too close to call: nothing known separates it from {count}"
     close = [each for each in payload.differences if each.place in ties]
     if close:

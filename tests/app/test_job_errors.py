@@ -33,6 +33,12 @@ def changed(base: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("modle", 1, "unknown key 'modle'; did you mean model"),
         ("data.row", 5, "unknown key 'row'; did you mean rows"),
         ("hardware.0.host.ramm", "1 GB", "did you mean ram"),
+        ("hardware.0.device", "h100", "unknown key 'device'; did you mean gpu?"),
+        ("data.path", "rows.jsonl", "unknown key 'path'; did you mean dataset?"),
+        ("method.r", 16, "unknown key 'r'; did you mean rank?"),
+        ("train.lr", 1e-5, "unknown key 'lr'; leave it out: it changes neither time nor memory"),
+        ("train.per_device_train_batch_size", 4, "did you mean lock.micro_batch_size?"),
+        ("budget", "100USD", "unknown key 'budget'; did you mean limits.budget?"),
         ("model", "meta-llama/Llama-3.1-8X", "Llama-3.1-8B"),
         ("hardware.0.gpu", "h100-smx", "h100-sxm"),
         ("hardware.0.price", "2.50 EUR/h", "not an amount of money"),
@@ -90,14 +96,15 @@ def test_a_wrong_value_is_named_with_what_must_hold(
 
 
 def test_all_problems_of_a_file_are_listed_with_line_and_key(tmp_path: Path) -> None:
-    text = "model: 3\nmethod: lora\ndata:\n  rows: -1\n  rowz: 2\nhardware: t4\n"
+    text = "model: 3\nmethod: lora\ndata:\n  rows: -1\n  rowz: 2\n  q: 1\nhardware: t4\n"
     with pytest.raises(InputError) as caught:
         load_job(write(tmp_path, text, "job.yaml"))
     lines = caught.value.message.splitlines()
-    assert lines[0].endswith("job.yaml has 3 problems:")
+    assert lines[0].endswith("job.yaml has 4 problems:")
     assert "line 1, model: 3" in lines[1]
     assert "line 4, data.rows: -1" in lines[2]
     assert "line 5, data.rowz: unknown key 'rowz'; did you mean rows" in lines[3]
+    assert lines[4].endswith("line 6, data.q: unknown key 'q'")
     assert caught.value.hint.startswith("keys of data: rows, max_length")
 
 

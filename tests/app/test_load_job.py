@@ -81,6 +81,17 @@ def test_only_model_method_rows_and_a_device_are_needed_and_the_rest_is_listed(
     assert all(assumption.value and assumption.why for assumption in job.assumed)
 
 
+def test_an_assumed_global_batch_is_one_that_the_locked_batches_make(tmp_path: Path) -> None:
+    own = tmp_path / "job.yaml"
+    own.write_text(
+        "model: Qwen/Qwen2-0.5B\ndata: {rows: 1000, max_length: 64}\nhardware: [{gpu: 8xh100}]\n"
+        "lock: {micro_batch_size: 3}\n"
+    )
+    assert load_job(own).global_batch_size == 24
+    assert load_job(own, set_values={"micro_batch_size": "1"}).global_batch_size == 16
+    assert load_job(own, set_values={"gradient_accumulation_steps": "2"}).global_batch_size == 48
+
+
 def test_what_is_stated_is_not_listed_as_assumed(tmp_path: Path) -> None:
     keys = {assumption.key for assumption in load(tmp_path, WHOLE).assumed}
     assert not keys & {"method.rank", "data.lengths", "data.padding", "train.epochs",

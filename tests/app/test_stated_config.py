@@ -175,3 +175,18 @@ def test_the_screen_and_the_json_name_what_nobody_said(tmp_path: Path) -> None:
     assert own["none"]["assumed"]
     assert own["none"]["fits_probability"] < own["full"]["fits_probability"]
     assert told["fits_as_listed"] <= told["row"]["fits_probability"]
+
+
+def test_a_fact_that_another_one_excludes_as_listed_is_told_with_what_it_goes_with(
+    tmp_path: Path,
+) -> None:
+    """fp32 weights of a full fine-tuning go with FSDP and not with the DDP that is listed."""
+    own = tmp_path / "job.yaml"
+    own.write_text(
+        "model: Qwen/Qwen2.5-7B\nmethod: full\ndata: {rows: 64, max_length: 1024}\n"
+        "train: {global_batch_size: 64}\nhardware: [{gpu: 8xh100, price: 20USD/h}]\n"
+        "lock: {micro_batch_size: 4}\n"
+    )
+    found = estimate(load_job(own))
+    assert {"method.base", "sharding"} <= {each.fact for each in found.fits_if}
+    assert "32bit" in {each.value for each in found.fits_if}

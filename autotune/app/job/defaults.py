@@ -269,11 +269,14 @@ def training_of(jobfile: JobFile, rows: int, assumed: Assumed) -> tuple[float, i
 
 
 def _default_batch(jobfile: JobFile, assumed: Assumed) -> int:
-    """16, or the next number that every offer's devices divide."""
+    """16, or the next number that every offer's devices and the locked batches divide."""
+    locked = [
+        jobfile.lock.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps")
+    ]
+    each = math.prod(own for own in locked if isinstance(own, int) and own > 0)
     devices = math.lcm(*(machine.count for machine in jobfile.hardware))
-    batch = (
-        GLOBAL_BATCH if devices > GLOBAL_BATCH**2 else devices * math.ceil(GLOBAL_BATCH / devices)
-    )
+    step = each * (1 if devices > GLOBAL_BATCH**2 else devices)
+    batch = step * math.ceil(GLOBAL_BATCH / step)
     _assume(assumed, "train.global_batch_size", batch, "not stated; usual in published recipes")
     return batch
 

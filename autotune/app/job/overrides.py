@@ -23,7 +23,7 @@ from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS, SPLIT, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
-from autotune.domain.other_words import typed_here
+from autotune.domain.other_words import LEFT_OUT, UNPRICED, typed_here
 from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
@@ -141,7 +141,9 @@ def set_key(values: Values, key: str, value: str) -> None:
         if close_matches(key[:80], known):
             hint = "a knob, such as precision, or a key of the job file, such as train.epochs"
         hint = _with_value(typed_here(key), value) or hint
-        if QUALITY_WORDS.get(key):
+        if key.rpartition(".")[2].casefold() in UNPRICED:
+            hint = LEFT_OUT
+        elif QUALITY_WORDS.get(key):
             hint = f"write {QUALITY_WORDS[key]}={value[:60]}"
         kind = "knob or key"
         raise unknown(kind, key[:80], known, hint, "--set")

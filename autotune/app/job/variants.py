@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from autotune.app.job.file import Document
 from autotune.app.job.overrides import SETTABLE, set_key
-from autotune.domain.config import as_typed
+from autotune.domain.config import KNOBS, as_typed, own_name
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
+from autotune.domain.other_words import LEFT_OUT, UNPRICED, key_meant
 from autotune.domain.typed.values import MAPPING, QUALITY_WORDS, TEXT, shown
 from autotune.frozen import dataclass
 
@@ -268,8 +269,9 @@ def _input_error(error: ValidationError, document: Document, root: type[BaseMode
         text = _problem(item, path, document.values)
         if item["type"] == "extra_forbidden":
             known = keys_at(path[:-1], root)
-            text += did_you_mean(close_matches(str(path[-1]), known))
-            hints.append(f"keys {_place(path[:-1])}: {', '.join(known)}")
+            meant = _meant(path, known, root)
+            text += meant
+            hints += [] if meant else [f"keys {_place(path[:-1])}: {', '.join(known)}"]
         line = document.lines.get(path) if path else _line_of_missing(text, document)
         key = _dotted(path)
         head = f"line {line}, {key}" if line and key else f"line {line}" if line else key
@@ -298,6 +300,25 @@ def _line_of_missing(problem: str, document: Document) -> int | None:
 def _dotted(path: KeyPath) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")[:200]
+
+
+def _meant(path: KeyPath, known: Sequence[str], root: type[BaseModel]) -> str:
+    """What an unknown key may stand for: a key of its section, of another one, or a knob."""
+    word = str(path[-1])
+    sections = [part for part in path[:-1] if isinstance(part, str)]
+    if here := key_meant(".".join(sections), word).rpartition(".")[2]:
+        return did_you_mean([here])
+    if word.casefold() in UNPRICED:
+        return f"; {LEFT_OUT}"
+    if own_name(word) in KNOBS and (not sections or sections[0] != "lock"):
+        return did_you_mean([f"lock.{own_name(word)}"])
+    if near := close_matches(word, known):
+        return did_you_mean(near)
+    dotted = [
+        f"{section}.{key}" for section in keys_at((), root) for key in keys_at((section,), root)
+    ]
+    elsewhere = [key for key in dotted if key.rpartition(".")[2] == word]
+    return did_you_mean(elsewhere[:1])
 
 
 def _place(path: KeyPath) -> str:

@@ -197,9 +197,9 @@ class Mixture:
         found: FloatArray = np.average(self.fits[at], axis=0, weights=self.weights[at])
         return found
 
-    def is_listed(self, at: int, *, but: str) -> bool:
-        """Whether a combination is as listed in all facts but one."""
-        return all(own[at] is None for fact, own in self.values.items() if fact != but)
+    def unlisted(self, at: int, *, but: str) -> int:
+        """In how many facts but one a combination is not as listed."""
+        return sum(own[at] is not None for fact, own in self.values.items() if fact != but)
 
     def sides(self) -> dict[str, FloatArray]:
         """[rows] of the interval: its ends as standard deviations from the settings as listed."""

@@ -44,7 +44,12 @@ from autotune.report.screens.screen import (
 )
 from autotune.report.sections.answer import limit_blocks, takes_phrase
 from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify
-from autotune.report.sections.settings import MACHINE, against, unmeasured_machines
+from autotune.report.sections.settings import (
+    MACHINE,
+    against,
+    minimised,
+    unmeasured_machines,
+)
 from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open, open_blocks
 from autotune.report.sections.what_ifs import OPENINGS, opening_words
 from autotune.report.ties import tie_phrase, tiebreak_phrase
@@ -99,7 +104,7 @@ def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Bloc
     blocks += decisive_blocks(payload, SHORT if shows(tight, until=6) else ONE_LINE)
     blocks.append(Paragraph(_why(payload, best) if shows(tight, until=8) else bound_phrase(best)))
     tie = tie_phrase(payload)
-    if tie and shows(tight, until=8):
+    if tie and shows(tight, until=10):
         blocks.append(Paragraph(tie))
     return blocks
 
@@ -204,7 +209,8 @@ def signed(change: float, shown: str) -> str:
 
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
-    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6))
+    objective = payload.search.objective
+    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6), objective)
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
     more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
@@ -212,11 +218,12 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         return Section("", tuple(more))
     free = not any(row.usd_per_hour for row in (best, *others))
     marked = not free and any(price_marks(row) != price_marks(best) for row in others)
+    marked = marked and shows(tight, until=10)
     rows = tuple(
         (
             _label(row, best, WHOLE_LABEL if shows(tight, until=2) else LABEL),
             format_seconds(row.duration_s.p50),
-            *(() if free else _cost_cells(row, best, payload.search.objective)),
+            *(() if free else _cost_cells(row, best, objective)),
             format_bytes(row.memory_bytes["total"]),
             *((f"price {price_marks(row)}" if price_marks(row) else "",) if marked else ()),
         )
@@ -228,13 +235,14 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     return Section(title, (drawn, *more))
 
 
-def _some(rows: Sequence[Row], best: Row, most: int) -> Sequence[Row]:
-    """The best alternatives, the last of them on another machine if there is one at all."""
+def _some(rows: Sequence[Row], best: Row, most: int, objective: str) -> Sequence[Row]:
+    """The best alternatives, the last of them on the best of other machines if there is one."""
     shown = rows[:most]
     elsewhere = [row for row in rows if offer_name(row) != offer_name(best)]
-    if most > 1 and elsewhere and not any(row in elsewhere for row in shown):
-        return (*shown[:-1], elsewhere[0])
-    return shown
+    if most == 1 or not elsewhere:
+        return shown
+    other = min(elsewhere, key=lambda row: minimised(row, objective))
+    return shown if other in shown else (*shown[:-1], other)
 
 
 def _other_machines(payload: RecommendationPayload, shown: Sequence[Row]) -> str:
@@ -271,7 +279,9 @@ def _label(row: Row, best: Row, length: int) -> str:
 
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
     """What the settings to allow would be worth, the largest ones."""
-    words = opening_words(payload, fewer(OPENINGS, tight, 3, 9))
+    words = opening_words(
+        payload, fewer(OPENINGS, tight, 3, *([9] if lengths_open(payload.job) else []))
+    )
     return Section("", (Paragraph(words),) if words else ())
 
 
@@ -303,7 +313,7 @@ def _sharpen(payload: RecommendationPayload, best: Row, tight: int) -> Section:
         items.append("`autotune verify RUN LOG` with the log of a run, finished or half-way")
     if items:
         blocks.append(Bullets(tuple(items[: 2 - bool(probe)])))
-    worth = "" if lengths_open(job) else _worth(payload, tight)
+    worth = "" if lengths_open(job) or not shows(tight, until=9) else _worth(payload, tight)
     again = payload.search.score == "probe"  # of probes that other programs disturbed
     gain = worth or ("measures the best settings" if probe and shows(tight, until=3) else "")
     gain = probe[0].what if probe and again else gain

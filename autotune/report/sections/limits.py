@@ -56,7 +56,11 @@ def missed_words(limits: LimitsPayload, row: Row) -> dict[str, str]:
 
 def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, str]:
     """What is kept and what is missed, each in a clause or empty."""
-    kept = [_kept_clause(each) for each in found if each.kept]
+    alike: dict[str, list[str]] = {}
+    for each in found:
+        if each.kept:
+            alike.setdefault(_odds(each), []).append(_limit(each))
+    kept = [f"{' and '.join(limits)}: kept with {odds}" for odds, limits in alike.items()]
     missed = [_missed_clause(each) for each in found if not each.kept]
     needed = " and ".join(_limit_figure(each, each.held) for each in found if not each.kept)
     which = "they" if len(missed) > 1 else "it"
@@ -65,12 +69,12 @@ def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, s
     return "; ".join(kept), "; ".join(missed) + (asked if missed else "")
 
 
-def _kept_clause(each: LimitOdds) -> str:
-    return f"{_name(each.limit)} of {_limit_figure(each, each.value)}: kept with {_odds(each)}"
-
-
 def _missed_clause(each: LimitOdds) -> str:
-    return f"{_name(each.limit)} of {_limit_figure(each, each.value)} missed ({_odds(each)})"
+    return f"{_limit(each)} missed ({_odds(each)})"
+
+
+def _limit(each: LimitOdds) -> str:
+    return f"{_name(each.limit)} of {_limit_figure(each, each.value)}"
 
 
 def _name(limit: str) -> str:

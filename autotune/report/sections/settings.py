@@ -160,14 +160,17 @@ def _alternative(label: str, row: Row, pick: Row, by: str, *, several: bool) -> 
     )
 
 
+def minimised(row: Row, objective: str) -> float:
+    """The dollars or the seconds of a row, whichever are minimised."""
+    return (row.cost_usd if objective == "cost" else row.duration_s).p50
+
+
 def against(row: Row, pick: Row, objective: str = "cost") -> str:
     """The worse by what is minimised, in percent: "+4%"; "same" where it rounds to nothing.
 
     Better by what nobody measured alone, it says so: that is why it is not the pick.
     """
-    figure, least = (
-        (each.cost_usd if objective == "cost" else each.duration_s).p50 for each in (row, pick)
-    )
+    figure, least = minimised(row, objective), minimised(pick, objective)
     percent = round(100 * (figure - least) / least) if least else 0
     change = f"{percent:+d}%" if percent else "same" if least else ""
     sure, other = least * pick.caution, figure * row.caution
