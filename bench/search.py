@@ -24,7 +24,8 @@ study_s                         mean seconds of computing that a study took, its
 
 A probe that repeats a configuration or runs out of memory counts like any other. Machines are those
 of the seeds from 100 on: the method was worked out on those below. `--docs` also writes the table
-and the curves of docs/search.md; with `--method` those of the other methods stay.
+and the curves of docs/search.md; with `--method` those of the other methods stay, and with
+`--scenario` those of the other families (one that is run is written whole).
 
 `--workers 2 4 8` prints instead what so many workers save of the time of one, on a simulated clock
 (`bench.search_workers` says of each figure what it is).
