@@ -35,11 +35,14 @@ _OFF: Final = {
 _NOT_IN_PRICE = "of the program's own, and not read: what it says is not in the price"
 _UNKNOWN = "what it says may be left out of the price"
 _INHERITS = "the file builds on another one, which is not read: what that says is not in the price"
+_ANOTHER = "another model beside the one that is trained: its weights and work are not in the price"
 _SPOKEN_SD, _UNKNOWN_SD, _INHERITED_SD = (0.30, 0.30), (0.10, 0.10), (0.40, 0.40)
 _LONGEST = 30  # letters of a value in a list of several
 
 # A file that another one completes: Hydra's, MMEngine's and people's own words for it.
-_BASES = re.compile(r"_base_|_?(extends|inherits?(_from)?)|base_(config|cfg|yaml)|defaults")
+_BASES = re.compile(
+    r"_base_|_?(extends|includes?|inherits?(_from)?)|base_(config|cfg|yaml)|defaults"
+)
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -75,6 +78,11 @@ _OF_DATA = words_of("""
     source target trainer start end idx private instruction auth low fast slow with
     local rank master addr special responses
 """)
+# A second model by its name; one that scores, embeds data or is written is another matter.
+_MODEL = re.compile(r"(?!base|pretrained|main|student)\w+_model(_name)?(_or)?(_path|_id|_name)?")
+_APART = re.compile(
+    r"(eval|judge|embed|rerank|out|save|merge|final|tokeni|hub|best|new|llm|large)\w*"
+)
 _EXACT = frozenset({"device_map", "low_cpu_mem_usage", "dtype", "torch_dtype", "use_auth_token"})
 _SAVES = re.compile(r"(save|checkpoint\w*)_(every_?(n_)?)?(step|epoch|iter)\w*|load_in_\w*bit\w*")
 
@@ -112,6 +120,8 @@ def own_settings(keys: Keys, strange: list[str]) -> list[Uncounted]:
         name = key.rpartition(".")[2]
         if _BASES.fullmatch(name):
             found.append(Uncounted(key, shown(value), _INHERITS, *_INHERITED_SD))
+        elif _is_model(name, value, keys):
+            found.append(Uncounted(key, shown(value), _ANOTHER, *_SPOKEN_SD))
         elif says_off(value):
             continue
         elif (said := decides(name)) and not _names_a_file(value):
@@ -140,6 +150,14 @@ def _stated(keys: Keys, strange: list[str]) -> Iterator[tuple[str, object]]:
             yield key, value
         else:
             yield from ((f"{key}.{name}", each) for name, each in value.items())
+
+
+def _is_model(name: str, value: object, keys: Keys) -> bool:
+    """Whether it names another model than the one that is trained."""
+    words = ("model_name_or_path", "model_name", "model_id", "model", "base_model")
+    trained = {str(keys.at(word)) for word in words}
+    named = isinstance(value, str) and not says_off(value) and value not in trained
+    return named and bool(_MODEL.fullmatch(name)) and not any(map(_APART.fullmatch, _words(name)))
 
 
 def _names_a_file(value: object) -> bool:

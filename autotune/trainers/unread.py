@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.keys import OWN_LENGTH
@@ -148,6 +149,7 @@ def leave_uncounted(parsed: Parsed, devices: int, told: Collection[str] = ()) ->
     """
     _say_uncut(parsed, told)
     meaning = parsed.meaning
+    _say_masters(parsed, devices)
     sharded = devices > 1 and meaning.get("sharding") not in {None, "none", "ddp"}
     if meaning.get("offload") == "activations" and sharded:
         why = f"priced without it beside {meaning['sharding']}: less memory, and slower"
@@ -169,6 +171,23 @@ def leave_uncounted(parsed: Parsed, devices: int, told: Collection[str] = ()) ->
         why = "priced without it beside fused kernels: it may be faster, and smaller"
         left = Uncounted("compile", str(meaning["compile"]), why, *_COMPILED_SD)
         _leave(parsed, "compile", "off", left)
+
+
+_MASTERS_SD = (0.05, 0.40)  # an assumption: a 7B in full holds twice what is counted
+
+
+def _say_masters(parsed: Parsed, devices: int) -> None:
+    """That DeepSpeed keeps fp32 masters on one device as well, where all weights are trained.
+
+    Source: deepspeed 0.18.9 runtime/bf16_optimizer.py and zero/stage_1_and_2.py.
+    """
+    meaning, method = parsed.meaning, parsed.values.get("method", {})
+    stage = meaning.get("sharding")
+    full = method.get("kind") == "full" and method.get("base") != "32bit"
+    if devices == 1 and stage in ZERO_STAGE and full and meaning.get("offload") != "optimizer":
+        why = "on one device it keeps fp32 masters and moments as well, which are not counted"
+        why += ": --set method.base=32bit takes as much"
+        parsed.uncounted.append(Uncounted("deepspeed", str(stage), why, *_MASTERS_SD))
 
 
 _CUT_NOTHING = {"hf", "swift", "torchtune", "litgpt"}  # where no length is stated

@@ -467,3 +467,90 @@ def test_a_fork_of_verl_is_known_by_its_words(tmp_path: Path) -> None:
     text = f"torchrun -m own.sft data.train_batch_size=8 model.partial_pretrain={QWEN}\n"
     with pytest.raises(InputError, match="a command of verl"):
         file(tmp_path / "run.sh", text)
+
+
+REPLACED = """
+import torch
+from transformers import AutoModelForCausalLM, TrainingArguments, Trainer
+class OwnLinear(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.mlp = inner
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+%s
+args = TrainingArguments("o", per_device_train_batch_size=2, num_train_epochs=1, bf16=True)
+Trainer(model, args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("model.model.layers[3].self_attn = OwnLinear(model.model.layers[3].self_attn)", True),
+        ("setattr(model, 'lm_head', OwnLinear(model.lm_head))", True),
+        ("setattr(model.config, 'use_cache', False)", False),
+        ("model.config.use_cache = False", False),
+    ],
+)
+def test_a_layer_that_a_script_puts_in_the_models_place_is_said(
+    tmp_path: Path, line: str, said: bool
+) -> None:
+    found = file(tmp_path / "a.py", REPLACED % line)
+    assert ("a layer of the script's own" in warnings(found)) == said
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--graph_model_path someone/roberta", True),
+        (f"--language_model_path {QWEN}", False),
+        ("--best_model_path out/best", False),
+        ("--graph_model_path none", False),
+    ],
+)
+def test_a_second_model_of_a_command_is_said(flag: str, said: bool) -> None:
+    text = f"python go.py --model_name_or_path {QWEN} --per_device_train_batch_size 2 --lora_r 4"
+    found = command(f"{text} --num_train_epochs 1 --max_seq_length 512 {flag}")
+    assert ("another model beside" in warnings(found)) == said
+
+
+@pytest.mark.parametrize(
+    ("adapted", "count", "said"), [("full", 1, True), ("full", 2, False), ("lora", 1, False)]
+)
+def test_masters_that_deepspeed_keeps_on_one_device_are_said(
+    adapted: str, count: int, said: bool
+) -> None:
+    text = f"llamafactory-cli train --stage sft --do_train --model_name_or_path {QWEN} --bf16"
+    text += f" --finetuning_type {adapted} --deepspeed ds_z3_config.json --cutoff_len 512"
+    found = command(f"{text} --per_device_train_batch_size 1 --dataset a", f"h100:{count}")
+    assert ("keeps fp32 masters" in warnings(found)) == said
+
+
+FEW = """
+from peft import get_peft_model, LoraConfig, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+own, args = HfArgumentParser((Own, TrainingArguments)).parse_args_into_dataclasses()
+model = AutoModelForCausalLM.from_pretrained(own.model_name_or_path, torch_dtype=own.torch_dtype)
+%s
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]))
+Trainer(model, args).train()
+"""
+PREPARES = "model = prepare_model_for_kbit_training(model)"
+
+
+@pytest.mark.parametrize(
+    ("line", "base"), [(PREPARES, "32bit"), (f"if own.load_in_8bit:\n    {PREPARES}", "16bit")]
+)
+def test_weights_that_are_prepared_where_a_condition_holds_are_left_as_flags_say(
+    tmp_path: Path, line: str, base: str
+) -> None:
+    (tmp_path / "go.py").write_text(FEW % line)
+    text = f"python go.py --model_name_or_path {QWEN} --torch_dtype float16 --fp16 --output_dir o"
+    found = file(tmp_path / "run.sh", f"{text} --per_device_train_batch_size 2 --max_steps 9\n")
+    assert found.method.base == base
+
+
+def test_files_that_complete_a_file_are_said(tmp_path: Path) -> None:
+    text = f"includes: [more.yaml]\nmodel_name_or_path: {QWEN}\nuse_peft: true\nmax_steps: 9\n"
+    found = file(tmp_path / "a.yaml", f"{text}per_device_train_batch_size: 2\noutput_dir: o\n")
+    assert "builds on another one" in warnings(found)

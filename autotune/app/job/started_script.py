@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 COMPUTED_SD = (0.25, 0.35)
 _OWN_LOOP_SD = (0.30, 0.30)  # and how far a loop of its own may lie from the Trainer's
 _SHORTEST = 5  # letters of an abbreviated flag
-# How far a run on the processor may lie from one on a device: as far as anything may.
-_HIDDEN_SD = (1.0, 0.7)
+_HIDDEN_SD = (1.0, 0.7)  # and one on the processor from one on a device: as far as any
 # Of what a script computes, what moves time or memory far.
 FAR = {
     "gradient_checkpointing", "load_in_4bit", "load_in_8bit", "attn_implementation", "packing",
@@ -272,6 +271,8 @@ def joined(flags: dict[str, Any], script: Started, overrides: Overrides) -> dict
     if script.alone is not None:
         refuse_computed(*script.alone, overrides, loads=False)
     left, more = dict(flags), dict(script.values)
+    if more.get("dtype") == "float32":  # whatever a flag says: the script's own word comes later
+        left = {key: value for key, value in left.items() if key not in {"dtype", "torch_dtype"}}
     if "full" in {str(flags.get(name)).casefold() for name in OWN_FLAGS["method"]}:
         # What the script does of an adapter it does where the flag says another way.
         more = {k: v for k, v in more.items() if not _OF_ADAPTERS.search(k) and k not in _BITS}

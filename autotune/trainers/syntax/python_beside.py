@@ -50,7 +50,7 @@ WIDENED: Final = Uncounted("prepare_model_for_kbit_training", "called", _WIDENED
 def widens(nodes: Iterable[ast.AST], model: str) -> bool:
     """Whether it prepares weights for few bits that it loads in 16: PEFT leaves them in fp32.
 
-    nodes: those that may run, of a script that quantises nothing itself.
+    nodes: those that surely run, of a script that quantises nothing itself.
     Source: peft 0.21 utils/other.py prepare_model_for_kbit_training.
     """
     found = any(isinstance(node, ast.Call) and _name_of(node) in _PREPARES for node in nodes)
@@ -175,6 +175,27 @@ def trains_more(nodes: Iterable[ast.AST]) -> str:
                     if _switches_on(inner):
                         return ast.unparse(inner)[:60]
         elif _switches_on(node) and _LAYER.search(ast.unparse(node)):
+            return ast.unparse(node)[:60]
+    return ""
+
+
+_BLOCK = re.compile(r"\w*(attn|attention|mlp|embed_tokens|lm_head)")
+
+
+def replaces(nodes: Iterable[ast.AST]) -> str:
+    """By which line it puts a layer of its own in a model's place; empty: by none."""
+    for node in nodes:
+        target, value = assigned(node)
+        owner = ast.unparse(target.value) if isinstance(target, ast.Attribute) else "self"
+        named = isinstance(target, ast.Attribute) and bool(_BLOCK.fullmatch(target.attr))
+        if named and value is not None and re.search(r"layer|model\b|block", owner):
+            return ast.unparse(node)[:60]
+        made = node.args[2] if isinstance(node, ast.Call) and len(node.args) > 2 else None  # noqa: PLR2004
+        if (
+            isinstance(node, ast.Call)
+            and _name_of(node) == "setattr"
+            and isinstance(made, ast.Call)
+        ) and re.match("[A-Z]", _name_of(made)):
             return ast.unparse(node)[:60]
     return ""
 

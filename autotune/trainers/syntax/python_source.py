@@ -205,9 +205,8 @@ def _add_beside(
 ) -> None:
     """What it does beside its calls of arguments. settings: names in the file that it loads."""
     quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
-    named = "model_name_or_path" in made.values
     own = made.trainer != "unsloth" and not quantised  # few bits have their adapters elsewhere
-    if own and trains_in_full(tree, settings, named=named):
+    if own and trains_in_full(tree, settings, named="model_name_or_path" in made.values):
         made.values.setdefault("use_peft", False)
     plain = made.trainer == "hf" or (not made.trainer and not made.sft)
     if plain and not _LENGTHS & {*made.values, *made.computed}:
@@ -219,8 +218,9 @@ def _add_beside(
         made.unseen += [MAPPED] if filled_up == MAPPED.value else []
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
-    open_bits = bool({"load_in_4bit", "load_in_8bit", "**"} & set(made.computed))
-    if own and not open_bits and widens(nodes, str(made.values.get("model_name_or_path", ""))):
+    surely, model = stated.reached(tree, surely=True), made.values.get("model_name_or_path", "")
+    known = not {"load_in_4bit", "load_in_8bit", "**"} & set(made.computed)
+    if own and known and widens(surely, str(model)):
         made.values["dtype"] = "float32"
         made.computed = [key for key in made.computed if key != "dtype"]
         made.unseen.append(WIDENED)

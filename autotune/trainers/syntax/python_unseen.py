@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.own_settings import decides, words_of
-from autotune.trainers.syntax.python_beside import trains_more
+from autotune.trainers.syntax.python_beside import replaces, trains_more
 from autotune.trainers.syntax.python_settings import assigned
 from autotune.trainers.unread import kind_of
 
@@ -125,6 +125,11 @@ def unseen(
     if adapter := _other_adapter(tree, nodes):
         why = "another adapter of PEFT's than LoRA: counted as LoRA"
         found.append(Uncounted(adapter, "called", why, *_ADAPTER_SD))
+    if own := replaces(nodes):
+        why = (
+            "a layer of the script's own in the model's place: its work and memory are not counted"
+        )
+        found.append(Uncounted("layers", own, why, *_FROZEN_SD))
     found += _elsewhere(tree, nodes, stated)
     if not of.trains:
         why = "called nowhere: another file starts the training, or none; its arguments are priced"
