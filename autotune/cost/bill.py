@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     Indices = NDArray[np.intp]
 
 
+# Instants at which the host's memory may fill: while it trains, loads and saves.
+ON_HOST = ("host_bytes", "loading_host_bytes", "saving_host_bytes")
+
+
 @dataclass(frozen=True)
 class Bill:
     """Every candidate priced. Arrays have shape [n]. Memory is priced when it is asked for.
@@ -88,12 +92,11 @@ class Bill:
 
     @cached_property
     def ram_short_bytes(self) -> FloatArray:
-        """[n] > 0: what is offloaded, or loaded, does not fit the host's memory by so much."""
+        """[n] > 0: what is offloaded, loaded or saved does not fit the host's memory by so much."""
         sizes = [o.host.stated_bytes("ram_bytes") for o in self.candidates.levels[OFFER]]
         stated = np.asarray(sizes, np.float64)[self.candidates.codes[OFFER]]
-        names = ("host_bytes", "loading_host_bytes")
-        needed = [self.tables["memory"].gather(name) for name in names]
-        short: FloatArray = np.maximum(*needed) - stated
+        needed = [self.tables["memory"].gather(name) for name in ON_HOST]
+        short: FloatArray = np.max(needed, axis=0) - stated
         return short
 
     def _memory(self, name: str, output: str) -> FloatArray:

@@ -9,7 +9,8 @@ offloaded checkpoints of transformers, TRL and axolotl.
 Does not cover: ZeRO-3's offload_param: the one public measurement (an 8B LoRA on one H100: 40 GB,
 Soup) is many times what its formulas give; disks; several hosts.
 
-Here too: what the host's memory holds while weights are loaded, whatever is offloaded.
+Here too: what the host's memory holds while weights are loaded, and while they are saved, whatever
+is offloaded.
 
 Source of the bytes: deepspeed 0.18.9 runtime/zero/stage_1_and_2.py and its
 estimate_zero2_model_states_mem_needs; torch 2.13 CPUOffloadPolicy, autograd.graph.save_on_cpu;
@@ -85,17 +86,24 @@ def checkpoint_bytes(job: Job, columns: Columns) -> FloatArray:
 
 def host_bytes(job: Job, columns: Columns) -> FloatArray:
     """[bytes] of one machine's memory that its devices' parts take."""
+    kept: FloatArray = columns.per_node() * PINNED * checkpoint_bytes(job, columns)
+    return _states_on_host(job, columns, STATE_BUFFERS, SHARD_BUFFERS) + kept
+
+
+def _states_on_host(job: Job, columns: Columns, buffered: float, gathered: float) -> FloatArray:
+    """[bytes] of offloaded states and shards in one machine, so many times with their buffers."""
     trained = trainable_parameters(job) * float(job.steps > 0)
-    zero = columns.equals(KNOB, "optimizer") * STATE_BYTES * STATE_BUFFERS * trained
+    zero = columns.equals(KNOB, "optimizer") * STATE_BYTES * buffered * trained
     element = deepspeed.trained_bytes(job, columns)
     stored = weight_bytes(job, sizes(job.model)) + 3.0 * element * trained
-    shards = shards_away(columns) * SHARD_BUFFERS * stored
-    kept: FloatArray = columns.per_node() * PINNED * checkpoint_bytes(job, columns)
+    shards = shards_away(columns) * gathered * stored
     nodes = columns.of_network(lambda own: float(own.nodes), 1.0)
-    return (zero + shards) / nodes + kept
+    return (zero + shards) / nodes
 
 
 WIDE_BYTES = 4.0  # of a weight made fp32, from a file of 16 bits
+LOADED_BY_ALL = (5,)  # transformers from here on: also where one process was to load for all
+SAVED_AT_ONCE = 50e9  # bytes of the tensors of one safetensors file: transformers' max_shard_size
 
 
 def loading_host_bytes(job: Job, columns: Columns) -> FloatArray:
@@ -105,10 +113,12 @@ def loading_host_bytes(job: Job, columns: Columns) -> FloatArray:
     pages of it, which the kernel may drop; so do those that are quantised or partitioned on their
     way to the device. In another dtype every process has a copy of its own, and all of it at once.
     Source: `from_pretrained` on Linux (transformers 5.23, safetensors 0.8, 317 million weights in
-    16 bits) takes 4.0 bytes of anonymous memory a weight for fp32, 2.0 for fp16, none for bf16.
-    Covers: one process a device, also under DDP and ZeRO-2; a reference model. Does not cover:
-    files in other dtypes than 16 bit; older releases of transformers, which take more; FSDP and
-    ZeRO-3, of which one process may load for all; what the libraries hold themselves.
+    16 bits) takes 4.0 bytes of anonymous memory a weight for fp32, 2.0 for fp16, none for bf16; in
+    two processes 4.0 in each, also with FSDP's cpu_ram_efficient_loading, which transformers heeds
+    before 5.0 alone (modeling_utils.py: there all but the first load to meta).
+    Covers: one process a device, also under DDP, FSDP and ZeRO-2; a reference model. Does not
+    cover: files in other dtypes than 16 bit; older releases of transformers, which take more;
+    ZeRO-3, of which one process loads for all; what the libraries hold themselves.
     """
     if job.method.base != "32bit" or job.software.own_model or _placed(job):
         return np.zeros(columns.rows)
@@ -117,9 +127,47 @@ def loading_host_bytes(job: Job, columns: Columns) -> FloatArray:
     # of a trainer's file fp32 may be said of ZeRO's masters under fp16 alone
     masters = columns.equals("precision", "fp16") & (not job.method.is_lora)
     whole = columns.equals("sharding", "none", "ddp")
+    whole |= columns.equals("sharding", "fsdp") & (job.software.transformers >= LOADED_BY_ALL)
     whole |= columns.equals("sharding", "zero2") & ~masters
     whole &= columns.device("compute_capability") > 0
     return np.where(whole, columns.per_node() * each, 0.0)
+
+
+def saving_host_bytes(job: Job, columns: Columns) -> FloatArray:
+    """[bytes] of one machine's memory while the model is written, what is offloaded included.
+
+    Formula: the first process has a copy of what was trained, a file's worth at a time. FSDP
+    gathers the whole model in it, frozen weights too, and ZeRO-3 what was trained. Under ZeRO-2
+    every process copies the whole model, though one of them writes it.
+    Source: transformers 5.23 `Trainer.save_model`; accelerate 1.15 `Accelerator.get_state_dict`;
+    deepspeed 0.19.6 runtime/engine.py (_zero3_consolidated_16bit_state_dict) and
+    checkpoint/utils.py (clone_tensors_for_torch_save); safetensors 0.8 torch.py (_flatten_as_ptr).
+    FSDP in two processes on a CPU: 2.1 bytes a weight of 16 bit in the first, and writing them
+    takes no more.
+    Covers: the model at the end, and in checkpoints but FSDP's sharded ones. Does not cover: model
+    code of one's own; optimizer states under FULL_STATE_DICT; a DeepSpeed config that gathers none.
+    """
+    if job.steps == 0 or job.software.own_model:
+        return np.zeros(columns.rows)
+    trained = trainable_parameters(job) * deepspeed.trained_bytes(job, columns)
+    frozen = weight_bytes(job, sizes(job.model)) if job.method.is_lora else 0.0
+    narrow = np.where(deepspeed.casts(columns), 2.0 * parameter_count(job.model), np.inf)
+    whole = trained + np.minimum(frozen, narrow)
+    copied = np.minimum(trained, SAVED_AT_ONCE)
+    copied = np.where(columns.equals("sharding", "zero3"), trained, copied)
+    copied = np.where(columns.equals("sharding", "zero2"), columns.per_node() * whole, copied)
+    if not _stays_sharded(job):
+        copied = np.where(columns.equals("sharding", "fsdp"), whole, copied)
+    copied = np.where(columns.device("compute_capability") > 0, copied, 0.0)
+    return copied + _states_on_host(job, columns, 1.0, 1.0)
+
+
+def _stays_sharded(job: Job) -> bool:
+    """Whether the user's own files keep FSDP's shards apart to the end."""
+    origin = job.origin
+    texts = [origin.text, *(each.text for each in origin.beside)] if origin else []
+    kinds = ("SHARDED_STATE_DICT", "FULL_STATE_DICT")
+    return [any(kind in text for text in texts) for kind in kinds] == [True, False]
 
 
 def _placed(job: Job) -> bool:

@@ -76,7 +76,7 @@ class DiskUse(Answer):
         """What else a run writes to a disk, in words; empty where that is nothing."""
         other = []
         if self.fetched_bytes > 0:
-            other.append(f"{format_bytes(self.fetched_bytes)} of the model's files ($HF_HOME)")
+            other.append(f"{format_bytes(self.fetched_bytes)} of the model's files in $HF_HOME")
         if self.tokenised_bytes > 0:
             other.append(f"up to {format_bytes(self.tokenised_bytes)} of tokenised rows")
         return " and ".join(other)

@@ -97,11 +97,11 @@ def test_a_stated_disk_that_has_no_room_for_the_download_is_spoken_of(large: Any
         host = replace(offer.host, disk_bytes=size, assumed=assumed)
         answer = tune(replace(large, offers=(replace(offer, host=host),)), QUICK)
         assert answer.best is not None
-        return [text for text in answer.warnings if "need another one, or a larger" in text]
+        return [text for text in answer.warnings if "need another disk, or a larger" in text]
 
     use = tune(large, QUICK).best.disk
     (told,) = said(use.total_bytes + use.fetched_bytes / 2)
-    assert "of the model's files ($HF_HOME)" in told
+    assert "of the model's files in $HF_HOME" in told
     assert not said(2 * use.total_bytes + use.fetched_bytes + use.tokenised_bytes)
 
 

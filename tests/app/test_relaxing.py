@@ -269,7 +269,7 @@ def test_a_host_without_memory_for_what_is_offloaded_is_told_how_much_would_do(
     assert fits(load_job(path))
 
 
-def test_a_change_that_leaves_nothing_on_the_host_is_told_by_what_the_device_holds(
+def test_a_change_that_leaves_little_on_the_host_is_told_by_what_it_leaves(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "job.yaml"
@@ -286,9 +286,9 @@ def test_a_change_that_leaves_nothing_on_the_host_is_told_by_what_the_device_hol
     found = estimate(load_job(path))
     assert found.shortfall is not None
     assert found.shortfall.resource == "ram"
-    (sharded,) = (change for change in found.relaxations if "fsdp" in change.apply)
-    assert sharded.short_of == "memory"
-    assert 0 < sharded.required_bytes <= sharded.available_bytes < 80 * 2**30
+    (sharded,) = (change for change in found.relaxations if "zero3" in change.apply)
+    assert sharded.short_of == "ram"
+    assert 0 < sharded.required_bytes < 0.01 * sharded.available_bytes  # saved adapters
 
 
 def test_what_a_host_cannot_buffer_is_short_of_shared_memory_or_ram(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What the host's memory holds while weights are loaded, against real processes that load some."""
+"""What the host's memory holds while weights are loaded and saved, against real processes."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from autotune.app.tune.answer import explain
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.cost.offloading import WIDE_BYTES
+from autotune.domain.job import Origin
 from autotune.pricing import Pricing
 from autotune.report.sections.memory import shortfall_lead
 
@@ -60,6 +62,63 @@ def test_each_process_makes_its_own_fp32_weights_and_maps_16_bit_files(lab: Any)
     assert shared.at("memory", "loading_host_bytes", 0) == 0.0
 
 
+def test_under_fsdp_each_process_loads_since_transformers_5(lab: Any) -> None:
+    found = billed(lab, "32bit", 8, sharding="fsdp").at("memory", "loading_host_bytes", 0)
+    assert found == pytest.approx(8 * WIDE_BYTES * WEIGHTS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("base", "sharding", "each"),
+    [
+        ("16bit", "ddp", 2.0),  # in the process that writes
+        ("16bit", "fsdp", 2.0),  # gathered there
+        ("16bit", "zero3", 2.0),
+        ("16bit", "zero2", 16.0),  # by each of eight
+    ],
+)
+def test_a_save_holds_the_model_as_often_as_it_is_copied(
+    lab: Any, base: str, sharding: str, each: float
+) -> None:
+    found = billed(lab, base, 8, sharding=sharding).at("memory", "saving_host_bytes", 0)
+    assert found == pytest.approx(each * WEIGHTS, rel=0.01)
+
+
+def test_adapters_are_saved_alone_but_where_the_frozen_model_is_gathered_with_them(
+    lab: Any,
+) -> None:
+    def held(sharding: str, base: str = "nf4") -> float:
+        return billed(lab, base, 8, sharding=sharding).at("memory", "saving_host_bytes", 0)
+
+    adapters = held("ddp")
+    assert 0 < adapters < 0.05 * WEIGHTS
+    assert held("fsdp") > adapters + 0.5 * WEIGHTS
+    assert held("zero3", "32bit") == pytest.approx(adapters / 2, rel=0.01)  # in 16 bit
+    assert held("zero2", "32bit") == pytest.approx(8 * (2.0 * WEIGHTS + adapters / 2), rel=0.01)
+
+
+def test_a_file_that_keeps_shards_apart_gathers_nothing(lab: Any) -> None:
+    job = lab.job(LLAMA, lab.lora(), 512, global_batch_size=64)
+    row = (lab.offer("h200", 8), lab.config(1, 8, sharding="fsdp"))
+
+    def held(text: str) -> float:
+        own = replace(job, origin=Origin("axolotl", "yaml", "a.yml", text))
+        return Pricing(own).of([row]).at("memory", "saving_host_bytes", 0)
+
+    apart = "fsdp_config: {state_dict_type: SHARDED_STATE_DICT}"
+    assert held("") == held(f"{apart}\nfinal_state_dict_type: FULL_STATE_DICT") > 2.0 * WEIGHTS
+    assert held(apart) < 0.05 * WEIGHTS
+
+
+def test_a_stated_host_that_cannot_save_is_said(lab: Any) -> None:
+    small, large = (billed(lab, "16bit", 8, ram * GIB, sharding="zero2") for ram in (100, 200))
+    assert list(small.feasible) == [False]
+    assert list(large.feasible) == [True]
+    missing = shortfall_of(small, 0)
+    assert missing is not None
+    said = shortfall_lead(missing, nearest=False)
+    assert "saving, for which ZeRO-2 copies the whole model in each of 8 processes, needs" in said
+
+
 def test_a_stated_host_that_cannot_load_is_said_and_an_assumed_one_is_spoken_of(lab: Any) -> None:
     small, large = (billed(lab, "32bit", 8, ram * GIB) for ram in (200, 300))
     assert list(small.feasible) == [False]
@@ -100,3 +159,56 @@ def test_a_real_process_holds_as_much_while_it_loads(saved: Path, dtype: str, ea
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert float(ran.stdout.split()[-1]) == pytest.approx(each, abs=0.15)
+
+
+TOGETHER = """
+import gc, os, sys, torch, transformers
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+def held():
+    words = open("/proc/self/status").read().split()
+    return int(words[words.index("RssAnon:") + 1]) * 1024
+dist.init_process_group("gloo")
+load = transformers.AutoModelForCausalLM.from_pretrained
+load(sys.argv[1], dtype=torch.bfloat16)
+before = held()
+model = load(sys.argv[1], dtype=torch.float32)
+count = sum(each.numel() for each in model.parameters())
+loaded = held() - before
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+for module in (*model.model.layers, model):
+    fully_shard(module, mesh=mesh)
+gc.collect()
+before = held()
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, cpu_offload=True)
+state = get_model_state_dict(model, options=options)
+gathered = sum(each.numel() * each.element_size() for each in state.values())
+if state:
+    model.save_pretrained(sys.argv[2], state_dict=state)
+with open(f"{sys.argv[2]}.{dist.get_rank()}", "w") as file:
+    print(loaded / count, gathered / count, (held() - before) / count, file=file)
+dist.barrier()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own account")
+def test_two_real_processes_load_a_model_each_and_gather_one(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "together.py").write_text(TOGETHER)
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         str(tmp_path / "together.py"), str(saved), str(tmp_path / "out")],
+        capture_output=True, check=True, timeout=300,
+        env={**os.environ, "ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+             "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    first, second = (
+        [float(word) for word in (tmp_path / f"out.{rank}").read_text().split()] for rank in (0, 1)
+    )
+    assert first[0] == pytest.approx(WIDE_BYTES, abs=0.15)
+    assert second[0] == pytest.approx(WIDE_BYTES, abs=0.15)
+    assert (first[1], second[1]) == (pytest.approx(WIDE_BYTES, rel=0.01), 0.0)
+    # of a CPU's shards the gathered buffers are in the same memory: at most a layer or two more
+    assert WIDE_BYTES <= first[2] < WIDE_BYTES + 1.5
+    assert second[2] < 1.5

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from autotune.cost.bill import break_even_steps
+from autotune.app.whatif.shortfall import on_host_words
+from autotune.cost.bill import ON_HOST, break_even_steps
 from autotune.cost.time.checkpoint import MAX_LOST_WORK_S
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import DERIVED, KNOBS
@@ -155,35 +156,33 @@ def derived_reasons(job: Job, row: Estimated) -> dict[str, str]:
 
 
 def ram_note(bill: Bill, index: int) -> tuple[str, ...]:
-    """What to say of what is offloaded to the host's memory; nothing where nothing is."""
+    """What to say of the host's memory: what is offloaded to it, else what loading or saving takes.
+
+    Nothing where the host was stated, or has plenty of it.
+    """
     row = bill.estimate(index)
-    host, needed = row.offer.host, bill.at("memory", "host_bytes", index)
-    loads = bill.at("memory", "loading_host_bytes", index)
-    if needed <= 0 and "ram_bytes" in host.assumed and loads > RAM_SHARE * host.ram_bytes:
-        return (Decisive(_loading(row, loads)),)
-    if needed <= 0:
-        return ()
-    away = (
-        f"offload {row.config.offload} takes about {format_bytes(needed)} of host memory; its time "
+    host, away = row.offer.host, bill.at("memory", "host_bytes", index)
+    needed = max(bill.at("memory", name, index) for name in ON_HOST)
+    fills = on_host_words(bill, index)
+    if away <= 0:
+        if "ram_bytes" not in host.assumed or needed <= RAM_SHARE * host.ram_bytes:
+            return ()
+        narrow = ", or load them in 16 bits (`dtype`)" if "fp32" in fills else ""
+        text = f"{fills} takes {format_bytes(needed)} of host memory: rent a machine with more"
+        return (Decisive(text + narrow),)
+    told = (
+        f"offload {row.config.offload} takes about {format_bytes(away)} of host memory; its time "
         f"is rough: where it could be checked, the model was off by a factor of {ROUGH:.0f}"
     )
+    if needed > away:
+        told += f"; {fills} takes {format_bytes(needed)} with it"
     if "ram_bytes" not in host.assumed:
-        return (Decisive(away),)
+        return (Decisive(told),)
     rent = f"; rent a {row.offer.label} with that much memory, as the job does not state it"
-    return (Decisive(away + rent),)
+    return (Decisive(told + rent),)
 
 
-def _loading(row: Estimated, needed: float) -> str:
-    """What to say of weights that are made fp32 in the memory of a host that nobody stated."""
-    count = row.offer.count
-    each = f", {format_bytes(needed / count)} in each of {count} processes" if count > 1 else ""
-    return (
-        f"loading fp32 weights takes {format_bytes(needed)} of host memory{each}: rent a machine "
-        "with more, or load them in 16 bits (`dtype`)"
-    )
-
-
-RAM_SHARE = 0.8  # of a host's assumed memory, from which loading is spoken of
+RAM_SHARE = 0.8  # of a host's assumed memory, from which what fills it is spoken of
 
 
 def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
@@ -200,8 +199,8 @@ def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
         if not 0 <= left < beside:
             return ()
         text = (
-            f"{format_bytes(left)} of the stated disk of {format_bytes(host.disk_bytes)} are left "
-            f"beside {use.words}: {use.beside} need another one, or a larger"
+            f"{use.beside} need another disk, or a larger: the stated "
+            f"{format_bytes(host.disk_bytes)} hold {use.words}, and {format_bytes(left)} more"
         )
         return (Decisive(text),)
     other = f", beside {use.beside}" if use.beside else ""

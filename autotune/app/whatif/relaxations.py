@@ -297,8 +297,6 @@ class _Asked:
         if short in HOST_PARTS:
             available = getattr(best.offer.host, HOST_PARTS[short])
             needed = available + over_host
-            if needed <= 0:  # nothing is left there: what the device holds is to be told
-                short, needed, available = "memory", best.memory_bytes.total, best.usable_bytes
         return Relaxation(
             change=", ".join(label),
             required_bytes=needed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from autotune.cost.bill import ON_HOST
 from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.instants import INSTANTS
 from autotune.domain.answer.recommendation import LongestBatch, Shortfall
@@ -31,7 +32,7 @@ def shortfall_of(bill: Bill, index: int, row: Estimated | None = None) -> Shortf
         row.memory_bytes.total <= row.usable_bytes and listed >= FEASIBLE_PROBABILITY
     )
     resource, available, required = _short_of(row, disk, ram, held=held)
-    fills = {"disk": row.disk.words, "ram": ram_words(row)}.get(resource, "")
+    fills = {"disk": row.disk.words, "ram": on_host_words(bill, index)}.get(resource, "")
     return Shortfall(
         device=row.offer.device.name,
         device_count=row.offer.count,
@@ -64,12 +65,19 @@ def _short_of(
     return "disk", host.disk_bytes, host.disk_bytes + disk
 
 
-def ram_words(row: Estimated) -> str:
-    """What it is that fills the host's memory."""
-    if row.config.offload != "none":
+def on_host_words(bill: Bill, index: int) -> str:
+    """What it is that takes most of the host's memory."""
+    most = max(ON_HOST, key=lambda name: bill.at("memory", name, index))
+    config, count = bill.candidates.config(index), bill.candidates.offer(index).per_node
+    if most == "host_bytes":
         return "offloading"
-    each = f" in each of {row.offer.count} processes" if row.offer.count > 1 else ""
-    return f"loading fp32 weights{each}"
+    each = f" in each of {count} processes" if count > 1 else ""
+    if most == "loading_host_bytes":
+        return f"loading fp32 weights{each}"
+    if config.sharding == "zero2":
+        return f"saving, for which ZeRO-2 copies the whole model{each},"
+    gathers = {"fsdp": "the whole model", "zero3": "what was trained"}.get(config.sharding)
+    return f"saving, for which one process gathers {gathers}," if gathers else "saving the model"
 
 
 def length_origin(job: Job, config: Config) -> str:

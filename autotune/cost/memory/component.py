@@ -126,6 +126,7 @@ def price_memory(
         "log_sd": log_sd,
         "host_bytes": offloading.host_bytes(job, columns),
         "loading_host_bytes": offloading.loading_host_bytes(job, columns),
+        "saving_host_bytes": offloading.saving_host_bytes(job, columns),
         "open_share": open_share,
         "reserved_log_sd": np.sqrt(
             log_sd**2 + (model.cached_sd * open_share) ** 2 + lengths_sd**2 + READING**2
