@@ -28,7 +28,7 @@ from autotune.domain.config import SHARDED
 from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90
 from autotune.evidence.accuracy import predict, residuals, with_memory
 from autotune.evidence.cases import left_out_key, memory_cases
-from autotune.evidence.fit.memory_left_out import refit_memory
+from autotune.evidence.fit import refit
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def judged() -> Judged:
     """
     cases = read_cases(SHIPPED_ROWS).cases
     predictions = predict(cases, lambda job, candidates: CostModel(job).price(candidates))
-    unseen = refit_memory(cases, left_out_key).left_out
+    unseen = refit.refit_memory(cases, left_out_key).left_out
     return [
         (case, with_memory(predictions[case.id], unseen[case.id])) for case in memory_cases(cases)
     ]

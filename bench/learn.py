@@ -27,8 +27,8 @@ import numpy as np
 
 from autotune.domain.outcome import Z90
 from autotune.evidence.cases import Refused, source_of, timed_cases
-from autotune.evidence.fit.programs import new_errors
-from autotune.evidence.fit.spreads import fit_spreads, leave_out, nested_spreads, predicted_by
+from autotune.evidence.fit import refit
+from autotune.evidence.fit.spreads import nested_spreads, predicted_by
 from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.learned.effects import (
     PRIOR,
@@ -77,12 +77,9 @@ class Source:
 def sources_of(cases: Sequence[MeasuredCase]) -> list[Source]:
     """Every source with enough runs of one machine, as a fit without it predicts them."""
     timed = timed_cases(cases)
-    steps = measured_steps([case for case in timed if case.teaches_time])
-    whole = fit(steps)
-    left_out = leave_out(steps, source_of, whole)
-    new = new_errors(steps, [c for c in cases if c.step and c.teaches_time], whole)
-    nested = nested_spreads(left_out, left_out, new)
-    usual = fit_spreads(left_out, new)
+    whole = refit.refit_cases(cases, digest="")
+    steps = whole.steps
+    nested = nested_spreads(whole.left_out, whole.left_out, whole.new)
     by_source: dict[str, list[MeasuredCase]] = defaultdict(list)
     for case in timed:
         by_source[case.group[0]].append(case)
@@ -91,9 +88,9 @@ def sources_of(cases: Sequence[MeasuredCase]) -> list[Source]:
         if most_on_one(own) < FEWEST:
             continue
         others = np.asarray([case.group[0] != name for case in steps.cases])
-        model = whole if others.all() else fit(steps.take(others), whole)
+        model = whole.fit if others.all() else fit(steps.take(others), whole.fit)
         rows = predicted_by(model, measured_steps(own), source_of)
-        spreads = nested.get((name,), usual)
+        spreads = nested.get((name,), whole.spreads)
         runs = []
         for case, log, sd in zip(own, -rows.log_ratio, rows.log_sd(spreads), strict=True):
             noise = NOISE["A"] if case.teaches_time else NOISE["C"]

@@ -53,12 +53,10 @@ from autotune.evidence.cases import (
     left_out_key,
     memory_cases,
     source_of,
-    timed_cases,
     weighted_quantile,
 )
-from autotune.evidence.fit.memory_left_out import refit_memory
-from autotune.evidence.fit.programs import new_errors
-from autotune.evidence.fit.spreads import leave_out, nested_spreads, predicted_by
+from autotune.evidence.fit import refit
+from autotune.evidence.fit.spreads import nested_spreads, predicted_by
 from autotune.evidence.fit.time import fit, measured_steps
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
 from autotune.evidence.record.training import CHECKPOINTING_TRAINERS
@@ -301,15 +299,13 @@ EVERY = (*FACTS, EVERYTHING)
 
 def judged(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -> dict[str, Cost]:
     """Every fact's cost on the runs that teach, each as a fit without its source has it."""
-    steps = measured_steps(timed_cases(case for case in cases if case.teaches_time))
-    whole = fit(steps)
-    left_out = leave_out(steps, source_of, whole)
-    new = new_errors(steps, [c for c in cases if c.step and c.teaches_time], whole)
-    nested = nested_spreads(left_out, left_out, new)
+    whole = refit.refit_cases(cases, digest="")
+    steps = whole.steps
+    nested = nested_spreads(whole.left_out, whole.left_out, whole.new)
     pairs: dict[str, list[tuple[Seen, Seen]]] = defaultdict(list)
     for source, spreads in nested.items():
         out = np.asarray([source_of(case) == source for case in steps.cases])
-        model = fit(steps.take(~out), whole)
+        model = fit(steps.take(~out), whole.fit)
         own = [case for case, mine in zip(steps.cases, out, strict=True) if mine]
         for fact in facts:
             both = [(case, less) for case in own if (less := hidden(case, fact)) is not None]
@@ -326,7 +322,7 @@ def judged_memory(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -
     next to nothing of a fit in it, is what the shipped one says.
     """
     rows = [case for case in memory_cases(cases) if case.teaches_memory and case.peak]
-    unseen = refit_memory(cases).left_out
+    unseen = refit.refit_memory(cases).left_out
     sources: dict[str, list[MeasuredCase]] = defaultdict(list)
     for case in rows:
         sources[case.group[0]].append(case)

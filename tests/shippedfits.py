@@ -21,7 +21,6 @@ from autotune.app import validate
 from autotune.cost.constants import PATH
 from autotune.evidence.fit import refit
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from bench import headroom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +76,6 @@ def remember(patch: pytest.MonkeyPatch, own: Path) -> None:
         return replace(whole(cases, digest, name), data_sha256=digest)
 
     patch.setattr(refit, "refit_memory", memory)
-    patch.setattr(headroom, "refit_memory", memory)
     patch.setattr(validate, "refit_memory", memory)
     patch.setattr(refit, "refit_cases", of_that_file)
     patch.setattr(validate, "refit_cases", of_that_file)

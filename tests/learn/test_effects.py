@@ -228,6 +228,7 @@ def test_of_one_known_run_every_pair_is_tried() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fitted_once")
 def test_of_sources_with_one_machine_the_other_runs_halve_the_error_of_one() -> None:
     """Each as a fit without the source predicts it; the spreads in common are the shipped ones."""
     cases = read_cases(SHIPPED_ROWS).cases
