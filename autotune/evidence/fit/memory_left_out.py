@@ -37,6 +37,7 @@ from autotune.evidence.fit.memory import (
     CACHED_PRIOR,
     WITHIN_SD,
     MemoryFit,
+    MemoryRows,
     fit_memory,
     memory_rows,
     tables_of,
@@ -68,16 +69,20 @@ class MemoryRefit:
     fit: MemoryFit
     left_out: Predicted
     sources: dict[str, int]  # readings and verdicts by source
+    rows: MemoryRows
 
 
 def refit_memory(
-    cases: Sequence[MeasuredCase], unit: Callable[[MeasuredCase], Unit] = source_of
+    cases: Sequence[MeasuredCase],
+    unit: Callable[[MeasuredCase], Unit] = source_of,
+    rows: MemoryRows | None = None,
 ) -> MemoryRefit:
     """Fit on all cases, and once without each source.
 
-    unit: what is left out instead, one of `cases.UNITS`.
+    unit: what is left out instead, one of `cases.UNITS`. rows: of another unit's fit on the cases.
     """
-    rows = memory_rows(memory_cases(case for case in cases if case.teaches_memory))
+    if rows is None:
+        rows = memory_rows(memory_cases(case for case in cases if case.teaches_memory))
     of_case = [unit(case) for case in cases]
     groups = sorted(set(of_case))
     of_row = [unit(case) for case in rows.cases]
@@ -104,7 +109,7 @@ def refit_memory(
             sources[case.group[0]] = sources.get(case.group[0], 0) + 1
     whole = with_spreads(fit_memory(rows), spreads.own_model(None), spreads.cached(None))
     whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
-    return MemoryRefit(whole, left_out, dict(sorted(sources.items())))
+    return MemoryRefit(whole, left_out, dict(sorted(sources.items())), rows)
 
 
 def _bound(cases: Sequence[MeasuredCase], predicted: Predicted, claims: dict[str, Claims]) -> None:
