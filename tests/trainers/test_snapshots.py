@@ -9,6 +9,7 @@ import pytest
 from exportcases import config, evaluation, job, offer
 
 from autotune.app.runs.export import export
+from autotune.domain.outcome import DiskUse
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CONFIG = config(
@@ -50,7 +51,12 @@ def test_launcher_of_a_sharding_is_this(sharding: str) -> None:
     count = 1 if sharding == "none" else 2
     chosen = config(sharding=sharding, gradient_accumulation_steps=2 // count)
     exported = export(
-        "hf", job(), offer(count), chosen, 2.5e9, risk="the probability that it fits is 0.93"
+        "hf",
+        job(),
+        offer(count),
+        chosen,
+        DiskUse(2, 2.5e9, 1.0e9),
+        risk="the probability that it fits is 0.93",
     )
     check(f"accelerate-{sharding}.yaml", exported.files["accelerate.yaml"])
     check(f"run-{sharding}.sh", exported.files["run.sh"])

@@ -62,11 +62,13 @@ export PYTORCH_ALLOC_CONF="${PYTORCH_ALLOC_CONF:-expandable_segments:True}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-8}"
 
 mkdir -p "$OUTPUT_DIR"
-# 2 checkpoints are kept while one more is written
-need_bytes=$(( 3 * 2500000000 ))
-free_bytes=$(( $(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }') * 1024 ))
-if (( free_bytes < need_bytes )); then
-  stop "checkpoints need $need_bytes bytes in $OUTPUT_DIR, but $free_bytes are free: free some space or set OUTPUT_DIR"
+# at once: 2 checkpoints of 2.3 GiB and the final model of 953.7 MiB
+need_bytes=6000000000
+written_kb=$({ du -skc "$OUTPUT_DIR"/checkpoint-* "$OUTPUT_DIR/final" 2>/dev/null || true; } | awk 'END { print $1 + 0 }')
+free_kb=$(df -Pk "$OUTPUT_DIR" | awk 'NR == 2 { print $4 }')
+room_bytes=$(( (free_kb + written_kb) * 1024 ))  # with what an earlier start wrote
+if (( room_bytes < need_bytes )); then
+  stop "2 checkpoints of 2.3 GiB and the final model of 953.7 MiB take $need_bytes bytes of $OUTPUT_DIR, and there is room for $room_bytes: free some or set OUTPUT_DIR"
 fi
 
 # every row is tokenised once, before the first step, as it was counted
