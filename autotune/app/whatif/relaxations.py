@@ -287,7 +287,7 @@ class _Asked:
                 flags += [] if f"--allow {name}" in flags else [f"--allow {name}"]
             elif name != SPLIT[1] or name in self.before:
                 flags.append(f"--set {name}={best.config.as_dict()[name]}")
-        short = self._short(change)
+        short = "memory" if elsewhere else self._short(change)  # another host's was only assumed
         values = best.config.as_dict()
         classes = [class_of(name, self.before.get(name, PLAIN.get(name)), values[name])
                    for name in knobs]  # fmt: skip
