@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, Table, columns
+from autotune.report.layout.blocks import (
+    Bullets,
+    Column,
+    Commands,
+    Paragraph,
+    Section,
+    Table,
+    columns,
+)
 from autotune.report.layout.report import sections_markdown
 from autotune.report.payload import recommendation_payload
 from autotune.report.sections.answer import TUNE_REPORT
@@ -50,7 +58,7 @@ def letters(text: str) -> str:
 @given(st.one_of(TRICKY, LINES.map(lambda text: f"{text}a")))
 def test_any_text_is_shown_as_it_is_in_a_cell_a_list_and_a_paragraph(text: str) -> None:
     expected = letters(one_line(text))
-    titles = columns("what", text)
+    titles = (*columns("what"), Column(title=text))
     table = Table(titles, ((text, "1"), ("2", text)), frozenset({1}))
     shown_cells = ["what", expected, expected, "1", "2", expected]
     assert [letters(cell) for cell in read(table)] == shown_cells

@@ -14,6 +14,7 @@ import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
 
 from autotune.app.runs.export import export, write_export
+from autotune.domain.outcome import DiskUse
 from autotune.evidence.log.read import read_log
 
 pytestmark = pytest.mark.slow
@@ -55,7 +56,7 @@ def test_run_sh_stages_tokenises_and_trains_ten_steps_of_a_cpu_job(
     cpu = job(with_base(LORA, "32bit"), evaluation=evaluation(5), storage="network")
     chosen = config(precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full")
     small = replace(offer(cpu=True), host=replace(HOST, cores=2))
-    write_export(export(target, cpu, small, chosen, 1e5), tmp_path)
+    write_export(export(target, cpu, small, chosen, DiskUse(2, 1e5)), tmp_path)
     done = run(model_and_data, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     output = tmp_path / "output"
