@@ -46,16 +46,18 @@ _HERE = {
     "--objective orpo": ("orpo",),
 }  # fmt: skip
 WORDS = {word: here for here, words in _HERE.items() for word in words}
-_KEYS = {  # keys of a job file's sections, and what people write there instead
+_KEY_OF = {  # of a job file, for what is typed
+    "--max-length 512": "data.max_length", "--data FILE": "data.dataset",
+    "--gpu 2xNAME": "hardware.count",
+}  # fmt: skip
+_KEYS = {  # keys of a job file's sections, and what else people write there
     "hardware.gpu": ("device", "devices", "name", "type", "gpu_type", "gpu_name", "accelerator"),
-    "hardware.count": ("gpus", "num_gpus", "n_gpus", "gpu_count", "num_devices"),
+    "hardware.count": ("num_devices",),
     "hardware.price": ("usd_per_hour", "price_per_hour", "hourly", "cost"),
     "method.kind": ("type", "name", "method", "peft_type"),
-    "method.rank": ("r", "lora_r", "lora_rank"),
     "method.targets": ("target_modules", "lora_target", "modules"),
-    "data.dataset": ("path", "file", "files", "train_file", "data_path", "name"),
+    "data.dataset": ("path", "files", "name"),
     "data.rows": ("samples", "num_rows", "num_samples", "examples", "size"),
-    "data.max_length": ("seq_len", "seq_length", "cutoff_len", "sequence_len", "block_size"),
     "train.global_batch_size": ("batch", "bs", "effective_batch_size"),
     "train.epochs": ("num_train_epochs",),
     "limits.deadline": ("max_hours", "hours", "time"),
@@ -76,5 +78,7 @@ def key_meant(section: str, word: str) -> str:
 
     section: "hardware"; word: a key that this section does not have.
     """
-    here = (key for key, words in _KEYS.items() if word.casefold() in words)
-    return next((key for key in here if key.startswith(f"{section}.")), "")
+    here = typed_here(word)
+    found = [_KEY_OF.get(here, here.removeprefix("--set ").partition("=")[0])]
+    found += [key for key, words in _KEYS.items() if word.casefold() in words]
+    return next((key for key in found if key.startswith(f"{section}.")), "")

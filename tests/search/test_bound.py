@@ -174,6 +174,11 @@ def test_measurements_that_contradict_each_other_beyond_noise_are_said_and_widen
     assert 0.0 < left.bound < 1.0
     assert "computing" in described(left, ProbeBudget(0.0))
     assert "is not trusted here" in described(left, ProbeBudget(0.0))
+    pattern = Remaining(
+        1.0, 0.01, 0.12, {"memory": 1.0}
+    )  # right on average, not from one to another
+    assert "1.0 times" not in described(pattern, ProbeBudget(0.0))
+    assert "from one configuration to another" in described(pattern, ProbeBudget(0.0))
     assert next_probe(posterior) is not None
 
 

@@ -116,10 +116,11 @@ def described(left: Remaining, budget: ProbeBudget, *, saving: bool = True) -> s
 def _doubt(distrusted: Mapping[str, float]) -> str:
     name = max(distrusted, key=lambda part: distrusted[part])
     what = WORDS.get(name, name)
-    return (
-        f"{what} is {distrusted[name]:.1f} times as far off as the cost model says of itself, "
-        "which is not trusted here"
-    )
+    times = f"{distrusted[name]:.1f}"
+    off = f"is {times} times as far off as the cost model says of itself"
+    if float(times) <= 1.0:  # on average: what contradicts is how configurations differ
+        off = "differs from one configuration to another by more than the cost model says of itself"
+    return f"{what} {off}, which is not trusted here"
 
 
 def over_budget(budget: ProbeBudget) -> str:
