@@ -26,7 +26,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.load import load_job
-from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.plan import AnyRunner, ProbeOptions
 from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.domain.config import Config
 from autotune.probe import device as devices
@@ -125,7 +125,7 @@ class Contended:
         return False, self.at_s - begun
 
 
-class ContendedRunner:
+class ContendedRunner(AnyRunner):
     """Stands in for a `Runner`: recorded quiet steps, made longer by imagined programs."""
 
     def __init__(self, records: Iterable[ProbeRecord], load: Load, seed: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.probing.plan import AnyRunner
 from autotune.domain.config import Config
 from autotune.domain.observation import value_of
 from autotune.domain.outcome import Failed, Infeasible, Measured
@@ -83,7 +84,7 @@ def pace_s(found: Measured) -> float:
     return found.step_time_s / rows
 
 
-class RecordedRunner:
+class RecordedRunner(AnyRunner):
     """Stands in for a `Runner`: answers requests from records instead of running anything.
 
     Where a configuration was run several times, the seed decides in which order its runs answer;

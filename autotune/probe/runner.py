@@ -96,6 +96,14 @@ class Runner:
         self.baseline = self._used()
         self.on_phase: Callable[[Phase, float], None] | None = None
 
+    @property
+    def serving(self) -> bool:
+        """Whether the next probe finds its imports made."""
+        return False
+
+    def close(self) -> None:
+        """End what probes ran in: nothing stays between these."""
+
     def run(
         self, request: dict[str, Any], config: dict[str, Any], *,
         predicted: dict[str, float] | None = None, role: str = "search",

@@ -128,6 +128,11 @@ def _prices() -> int:
 class Formula:
     """A machine whose probes follow a formula."""
 
+    on_phase, serving = None, False
+
+    def close(self) -> None:
+        """Nothing stays between probes."""
+
     def run(self, request: dict[str, Any], config: dict[str, Any], **asked: Any) -> ProbeRecord:  # noqa: ANN401 - a runner's
         """One probe."""
         from autotune.probe.record import ProbeRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.probing.plan import ProbeOptions
+from autotune.app.probing.plan import AnyRunner, ProbeOptions
 from autotune.app.probing.study import StudySettings, probe_candidates
 from autotune.cost.model import CostModel
 from autotune.probe import device as devices
@@ -43,7 +43,7 @@ def step_of(config: dict[str, Any]) -> float:
     return float(each * 8 / config["micro_batch_size"] + 0.004 * config["num_dataloader_workers"])
 
 
-class Machine:
+class Machine(AnyRunner):
     """A runner whose probes follow `step_of`. `dies(number, when)` is asked before and after."""
 
     def __init__(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from autotune.app.probing.plan import AnyRunner
 from autotune.probe.record import ProbeRecord
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ KNOBS = ("precision", "attention", "activation_checkpointing", "compile", "num_d
 
 
 @dataclass
-class DrawnMachine:
+class DrawnMachine(AnyRunner):
     """A runner. speed: of one row; knobs: what each level multiplies; memory: of one row.
 
     wait: share of a step that is waiting for data. fails: every so manieth probe ends in `how`.

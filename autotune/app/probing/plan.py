@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.probe.record import ProbeRecord
     from autotune.probe.runner import Place
     from autotune.probe.together import Meeting
+    from autotune.probe.worker.contract import Phase
 
     Request = dict[str, Any]
     from autotune.domain.candidates import Candidates, SearchSpace
@@ -46,7 +47,20 @@ QUICKER = 0.7  # of the seconds at full depth: from there on two small depths ar
 
 
 class AnyRunner(Protocol):
-    """What answers a probe's request: a `Runner`, or what keeps the answers of earlier ones."""
+    """What answers a probe's request: a `Runner`, or what keeps the answers of earlier ones.
+
+    on_phase: is told a running probe's phase and how long it has run [s].
+    """
+
+    on_phase: Callable[[Phase, float], None] | None = None
+
+    @property
+    def serving(self) -> bool:
+        """Whether the next probe finds its imports made."""
+        return False
+
+    def close(self) -> None:
+        """End what probes ran in, where that stays between them."""
 
     def run(
         self, request: dict[str, Any], config: dict[str, Any], *,

@@ -52,7 +52,7 @@ from autotune.probe import device as devices
 from autotune.probe.memo import Memo, Unsupported
 from autotune.probe.outcomes import INFEASIBLE, INTERRUPTED, LOGS_FOLDER
 from autotune.probe.record import PROBES_FILE, ProbeRecord
-from autotune.probe.runner import Place, Runner
+from autotune.probe.runner import Place
 from autotune.probe.session import CONFIRM, Session
 from autotune.probe.two_depth import run_two
 from autotune.search.measured.measurer import Scored, StopSearch
@@ -100,16 +100,10 @@ class Prober:
         self._made: list[ProbeRecord] = []
         self._pending: tuple[int, float] = (0, 0.0)  # at peers: configurations and seconds
         self.progress = ProbeProgress(options.most, options.status)
-        if isinstance(self.runner, Runner):
-            self.runner.on_phase = self.progress.on_phase
+        self.runner.on_phase = self.progress.on_phase
         self.offers = len(np.unique(bill.candidates.codes[OFFER]))
         for index in {i for record in self.memo.records for i in candidates_of(bill, record)}:
             self._refresh(index)
-
-    def close(self) -> None:
-        """End what probes ran in, where that stays between them."""
-        if isinstance(self.runner, Session):
-            self.runner.close()
 
     @property
     def own(self) -> list[ProbeRecord]:
@@ -222,16 +216,11 @@ class Prober:
     @property
     def _aside_s(self) -> float:
         """[s] that are kept for running the pick once more."""
-        return aside_s(self.own, self.pace, serving=self._serving)
-
-    @property
-    def _serving(self) -> bool:
-        """Whether probes find their imports made."""
-        return isinstance(self.runner, Session) and self.runner.serving
+        return aside_s(self.own, self.pace, serving=self.runner.serving)
 
     def _expected_s(self, plan: Plan, role: str = "search") -> float:
         """[s] a probe is expected to take now, at the pace of those so far."""
-        return plan.seconds(first=not self._serving or role == CONFIRM) * self.pace
+        return plan.seconds(first=not self.runner.serving or role == CONFIRM) * self.pace
 
     def again(self, index: int, told: Sequence[str] = ()) -> Scored:
         """Run a candidate once more, in a fresh process, at full depth where it can be held.

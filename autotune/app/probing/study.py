@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from autotune.search.posterior.repeats import Run
     from autotune.search.selection import Objective
 
+    Explore = Callable[[Prober, Prior], MeasuredExploration]
+
 
 @dataclass(frozen=True, slots=True)
 class Probed:
@@ -93,32 +96,42 @@ class StudySettings:
 
 def probe_candidates(
     bill: Bill, local: LocalDevice, options: ProbeOptions, study: StudySettings,
-    announce: Callable[[str], None],
+    announce: Callable[[str], None], explore: Explore | None = None,
 ) -> Probed:  # fmt: skip
-    """Probe candidates of a bill whose offers all are the local device."""
+    """Probe candidates of a bill whose offers all are the local device.
+
+    explore: how, with what is known; None: this process asks and measures alone.
+    """
     begun = time.perf_counter()
-    job, run_dir = bill.job, study.run_dir
-    run_dir.mkdir(parents=True, exist_ok=True)
-    prober = Prober(job, bill, local, options, study.objective, run_dir, announce)
+    study.run_dir.mkdir(parents=True, exist_ok=True)
+    prober = Prober(bill.job, bill, local, options, study.objective, study.run_dir, announce)
+    key = prior_key(bill.job, local, prober.fingerprint, prober.memo.versions)
+    prior = _prior_for(bill, study, key, reuse=options.reuse)
+    with closing(prober.runner):
+        explored = (explore or partial(_explore_alone, study, local))(prober, prior)
+    return _probed_of(prober, explored, key, prior, begun)
+
+
+def _explore_alone(
+    study: StudySettings, local: LocalDevice, prober: Prober, prior: Prior
+) -> MeasuredExploration:
+    bill, run_dir = prober.bill, study.run_dir
     if study.resume:
         prober.leads = True
         gather_probes(prober, run_dir)
     tell_held(prober, local)
-    key = prior_key(job, local, prober.fingerprint, prober.memo.versions)
-    prior = prior_for(bill, study.objective, key, run_dir, reuse=options.reuse, resume=study.resume)
     known = len(prober.memo.records)
-    with closing(prober):
-        explored = explore_measured(
-            bill, prober, objective=study.objective, sampler=study.sampler, trials=len(bill),
-            seed=study.seed, run_dir=run_dir, storage=study.storage, study_name=run_dir.name,
-            job_key=study.job_key, resume=study.resume, prior=prior.observed,
-        )  # fmt: skip
+    explored = explore_measured(
+        bill, prober, objective=study.objective, sampler=study.sampler, trials=len(bill),
+        seed=study.seed, run_dir=run_dir, storage=study.storage, study_name=run_dir.name,
+        job_key=study.job_key, resume=study.resume, prior=prior.observed,
+    )  # fmt: skip
     if study.resume and len(prober.memo.records) == known:
-        announce(f"nothing more was probed: {explored.stopped_because}")
-    return probed_of(prober, explored, key, prior, begun)
+        prober.announce(f"nothing more was probed: {explored.stopped_because}")
+    return explored
 
 
-def probed_of(
+def _probed_of(
     prober: Prober, explored: MeasuredExploration, key: PriorKey, prior: Prior, begun: float
 ) -> Probed:
     """What a search found, as it is told; later searches learn from it."""
@@ -227,19 +240,17 @@ def prior_key(job: Job, local: LocalDevice, fingerprint: str, versions: dict[str
     return PriorKey.of(device, job.model, work, versions)
 
 
-def prior_for(
-    bill: Bill, objective: Objective, key: PriorKey, run_dir: Path, *, reuse: bool, resume: bool
-) -> Prior:
+def _prior_for(bill: Bill, study: StudySettings, key: PriorKey, *, reuse: bool) -> Prior:
     """The prior of a run: what it began with when it is resumed, else what is known now."""
     from autotune.search.axes import ParameterSpace
     from autotune.search.billed import BilledCandidates
 
-    priced = BilledCandidates(bill, ParameterSpace(bill.candidates), objective)
-    if resume:
-        return load_prior(priced, run_dir)
+    priced = BilledCandidates(bill, ParameterSpace(bill.candidates), study.objective)
+    if study.resume:
+        return load_prior(priced, study.run_dir)
     found = load_residuals(priced, key) if reuse else Prior({})
     if found.count:
-        save_prior(priced, found, run_dir)
+        save_prior(priced, found, study.run_dir)
     return found
 
 

@@ -116,7 +116,7 @@ def _work(
         tell_held(prober, local)
         with readable(study_name):
             prober.adopt(study.user_attrs.get(KNOWN_PROBES, []))
-        with closing(prober):
+        with closing(prober.runner):
             end = search.work(shared, log, prober, len(ground.bill), tell)
         leave(shared, folder, terms, end.why)
         return end.why

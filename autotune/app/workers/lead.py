@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING
 
 from autotune.app.probing.figures import short
 from autotune.app.probing.plan import groups_here
-from autotune.app.probing.probe import PROBING_FOLDER, Prober
-from autotune.app.probing.study import (
-    gather_probes,
-    prior_for,
-    prior_key,
-    probed_of,
-    probes_of_workers,
-)
+from autotune.app.probing.probe import PROBING_FOLDER
+from autotune.app.probing.study import gather_probes, probe_candidates, probes_of_workers
 from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.join import as_told, reasons, tell_probes
 from autotune.app.workers.terms import terms_of
@@ -43,11 +37,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.app.probing.plan import Ground, ProbeOptions
+    from autotune.app.probing.probe import Prober
     from autotune.app.probing.study import Probed, StudySettings
     from autotune.app.workers.executor import Executor, WorkerState
     from autotune.cost.bill import Bill
     from autotune.probe.device import LocalDevice
     from autotune.search.measured.joining import Led
+    from autotune.search.measured.prior import Prior
+    from autotune.search.measured.study import MeasuredExploration
 
 WAITING_S = 60.0  # that nobody probes, before that is said; then twice as long
 LOOK_S = 0.1
@@ -90,19 +87,23 @@ def probe_by_workers(
     announce: Callable[[str], None], executor: Executor | None = None, pace: Pace | None = None,
 ) -> Probed:  # fmt: skip
     """Probe the candidates of a bill by several workers."""
-    begun = time.perf_counter()
-    run_dir, bill = study.run_dir, ground.bill
-    run_dir.mkdir(parents=True, exist_ok=True)
-    prober = Prober(ground.job, bill, local, options, study.objective, run_dir, announce)
+    lead = partial(_lead, ground, study, local, executor or executor_of(options), pace or Pace())
+    return probe_candidates(ground.bill, local, options, study, announce, lead)
+
+
+def _lead(
+    ground: Ground, study: StudySettings, local: LocalDevice, executor: Executor, pace: Pace,
+    prober: Prober, prior: Prior,
+) -> MeasuredExploration:  # fmt: skip
+    """What the workers find, and this process tells."""
+    run_dir, options, announce = study.run_dir, prober.options, prober.announce
     prober.leads = True
-    key = prior_key(ground.job, local, prober.fingerprint, prober.memo.versions)
-    prior = prior_for(bill, study.objective, key, run_dir, reuse=options.reuse, resume=study.resume)
     kept = run_dir / PRIOR_FILE
     terms = terms_of(
         ground, options, objective=study.objective, sampler=study.sampler, seed=study.seed,
         job_key=study.job_key, prior=kept.read_text(encoding="utf-8") if kept.exists() else None,
     )  # fmt: skip
-    search = SharedSearch(bill, study.objective, study.sampler, study.seed, prior.observed)
+    search = SharedSearch(ground.bill, study.objective, study.sampler, study.seed, prior.observed)
     place = Place(run_dir, study.storage, run_dir.name, study.job_key)
     with leading(
         search, place, terms, resume=study.resume,
@@ -110,7 +111,7 @@ def probe_by_workers(
     ) as led:  # fmt: skip
         sweep_dead(run_dir)
         job = worker_job(ground, place)
-        crew = Crew(executor or executor_of(options), job, options.workers or 0, announce)
+        crew = Crew(executor, job, options.workers or 0, announce)
         gather_probes(prober, run_dir)
         tell_probes(led.shared, prober)
         try:
@@ -118,7 +119,7 @@ def probe_by_workers(
             _say_turns(ground, local, options, announce)
             news = News(announce, " ".join(joined_by(place)), waits=not crew.count)
             left = partial(reasons, led.shared, run_dir, terms)
-            end = _followed(led, search, prober, crew, news, pace or Pace(), left)
+            end = _followed(led, search, prober, crew, news, pace, left)
             crew.let_leave()
         finally:
             crew.executor.stop()
@@ -126,8 +127,7 @@ def probe_by_workers(
         led.gather()
         search.hear(led.shared, prober)
         gather_probes(prober, run_dir)
-        explored = search.explored(led.shared, led.resumed, end)
-    return probed_of(prober, explored, key, prior, begun)
+        return search.explored(led.shared, led.resumed, end)
 
 
 def sweep_dead(run_dir: Path) -> None:
