@@ -289,7 +289,7 @@ class Source:
 def _method(text: str) -> str:
     """How to train, as a job file says it. Raises InputError, with what to type instead."""
     from autotune.domain.errors import unknown
-    from autotune.domain.other_words import typed_here
+    from autotune.domain.typed.other_words import typed_here
 
     if text in METHODS:
         return text
@@ -341,7 +341,7 @@ def _as(text: str | None) -> str:
     """What a trainer's file is priced as. Raises InputError for what is not priced."""
     from typing import get_args
 
-    from autotune.domain.job import Stated
+    from autotune.domain.objective import Stated
 
     known = get_args(Stated)
     if text not in {None, *known}:

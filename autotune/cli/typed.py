@@ -17,7 +17,7 @@ import typer
 from autotune.domain.answer.recommendation import Asked
 from autotune.domain.config import KNOBS, own_name
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
-from autotune.domain.other_words import typed_here
+from autotune.domain.typed.other_words import typed_here
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

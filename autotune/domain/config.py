@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune.domain.errors import InputError, unknown
-from autotune.domain.other_words import typed_here
+from autotune.domain.typed.other_words import typed_here
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:

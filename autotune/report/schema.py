@@ -27,7 +27,8 @@ from autotune.domain.answer.recommendation import (
 )
 from autotune.domain.answer.tiebreak import Tiebreak
 from autotune.domain.answer.waterfall import MeasuredGap, SideOption, WaterfallStep
-from autotune.domain.job import CONFIDENCE, Assumption, Objective
+from autotune.domain.job import CONFIDENCE, Assumption
+from autotune.domain.objective import Objective
 from autotune.domain.outcome import DiskUse, Spread
 from autotune.frozen import dataclass
 

@@ -29,7 +29,7 @@ from autotune.catalog.software import (
 from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
-from autotune.domain.job import PAIRED
+from autotune.domain.objective import PAIRED
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:

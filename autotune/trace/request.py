@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import local_folder
 from autotune.domain.config import FLASH
-from autotune.domain.job import PAIRED
+from autotune.domain.objective import PAIRED
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM
 from autotune.frozen import dataclass
 

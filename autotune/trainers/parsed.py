@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autotune.domain.config import KnobValue
-    from autotune.domain.job import Objective, Uncounted
+    from autotune.domain.job import Uncounted
+    from autotune.domain.objective import Objective
 
 
 _MOST = 10**12

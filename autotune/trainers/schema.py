@@ -19,9 +19,8 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
-from autotune.trainers.own_settings import decides, own_settings, says_off
 from autotune.trainers.parsed import named_datasets
-from autotune.trainers.unread import decisive
+from autotune.trainers.unread import decides, decisive, own_settings, says_off
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer.main
 
 from autotune.cli.application import application, run
 from autotune.cli.typed import with_values
-from autotune.domain.other_words import WORDS
+from autotune.domain.typed.other_words import WORDS
 
 if TYPE_CHECKING:
     Capture = pytest.CaptureFixture[str]

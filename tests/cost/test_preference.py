@@ -10,7 +10,7 @@ import pytest
 
 from autotune.catalog.models.models import find_model
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.domain.job import PAIRED, WORK
+from autotune.domain.objective import PAIRED, WORK
 from autotune.pricing import Pricing
 
 if TYPE_CHECKING:

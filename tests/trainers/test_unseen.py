@@ -11,7 +11,7 @@ from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
-from autotune.trainers.own_settings import decides
+from autotune.trainers.unread import decides
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -43,12 +43,11 @@ from autotune.domain.job import Origin, Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.launch.other_programs import refuse_other
-from autotune.trainers.own_settings import decides
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt, say_defaults, schema_of
 from autotune.trainers.scope import aim_of, named_reward, settled, take_aim
 from autotune.trainers.syntax.rewrite import flat, stated_in
-from autotune.trainers.unread import kind_of
+from autotune.trainers.unread import decides, kind_of
 
 if TYPE_CHECKING:
     from autotune.domain.typed.overrides import Overrides

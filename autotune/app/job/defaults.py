@@ -18,12 +18,12 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import (
     CONFIDENCE,
     EVALUATION_ROWS,
-    PAIRED,
     Assumption,
     Evaluation,
     Limits,
     held_out_of,
 )
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.job import TrainSection
 from autotune.domain.units import parse_seconds, parse_usd
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from autotune.app.dataset.count import Count
     from autotune.app.dataset.published_rows import Published
     from autotune.domain.answer.dataset import Histogram
-    from autotune.domain.job import Job, Lengths, Objective
+    from autotune.domain.job import Job, Lengths
     from autotune.domain.model import Model
+    from autotune.domain.objective import Objective
     from autotune.domain.typed.job import (
         DataSection,
         JobFile,

@@ -27,10 +27,9 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.trainers.hf.adapter import fill_base
 from autotune.trainers.llamafactory.trainer import KIND
-from autotune.trainers.own_settings import together
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
-from autotune.trainers.unread import leave_uncounted
+from autotune.trainers.unread import leave_uncounted, together
 
 if TYPE_CHECKING:
     from autotune.catalog.datasets import PublishedDataset

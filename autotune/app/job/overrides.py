@@ -23,10 +23,10 @@ from autotune.catalog.software import OPTIONAL, REQUIRED
 from autotune.domain.config import KNOBS, SPLIT, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
-from autotune.domain.other_words import LEFT_OUT, UNPRICED, typed_here
 from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
+from autotune.domain.typed.other_words import LEFT_OUT, UNPRICED, typed_here
 from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ from autotune.catalog.software import find_software, installing
 from autotune.domain.config import KNOBS, PLAIN, SPLIT
 from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
-from autotune.domain.job import NOT_KEPT, PAIRED, Assumption, Job
+from autotune.domain.job import NOT_KEPT, Assumption, Job
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import machine_entry
 from autotune.space.enumerate import why_closed, without

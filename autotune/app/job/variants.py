@@ -19,7 +19,7 @@ from autotune.app.job.file import Document
 from autotune.app.job.overrides import SETTABLE, set_key
 from autotune.domain.config import KNOBS, as_typed, own_name
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
-from autotune.domain.other_words import LEFT_OUT, UNPRICED, key_meant
+from autotune.domain.typed.other_words import LEFT_OUT, UNPRICED, key_meant
 from autotune.domain.typed.values import MAPPING, QUALITY_WORDS, TEXT, shown
 from autotune.frozen import dataclass
 

@@ -13,7 +13,7 @@ from autotune.domain.candidates import OFFER
 from autotune.domain.config import CLOSED_FORMS, KNOBS, Config
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError, NoLocalDevice
-from autotune.domain.job import PAIRED
+from autotune.domain.objective import PAIRED
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing
 from autotune.probe import device as devices

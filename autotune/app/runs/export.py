@@ -27,7 +27,7 @@ from autotune.catalog.files import umask_mode, write_whole
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError, unknown
-from autotune.domain.job import PAIRED
+from autotune.domain.objective import PAIRED
 from autotune.domain.outcome import DiskUse
 from autotune.domain.secrets import without_secrets
 from autotune.frozen import dataclass

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS, ZERO_STAGE
-from autotune.domain.job import NOT_KEPT, PAIRED, ZeroSettings
+from autotune.domain.job import NOT_KEPT, ZeroSettings
+from autotune.domain.objective import PAIRED
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobClass, KnobValue

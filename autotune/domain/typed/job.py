@@ -10,17 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
-from autotune.domain.job import (
-    QUANTISED,
-    REINFORCED,
-    Assumption,
-    Beside,
-    Objective,
-    Origin,
-    Stated,
-    Uncounted,
-    Variant,
-)
+from autotune.domain.job import QUANTISED, Assumption, Beside, Origin, Uncounted, Variant
+from autotune.domain.objective import REINFORCED, Objective, Stated
 from autotune.domain.typed.hardware import HardwareSection
 from autotune.domain.typed.values import (
     MAPPING,

@@ -10,7 +10,7 @@ from shlex import join, quote, split
 from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import NextStep
-from autotune.domain.job import PAIRED
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import near
 from autotune.domain.units import format_seconds, format_usd
 from autotune.orchestrators.registry import ORCHESTRATORS

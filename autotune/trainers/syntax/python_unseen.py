@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
-from autotune.trainers.own_settings import decides, words_of
 from autotune.trainers.syntax.python_beside import replaces, trains_more
 from autotune.trainers.syntax.python_settings import assigned
-from autotune.trainers.unread import kind_of
+from autotune.trainers.unread import decides, kind_of, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
