@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from ruamel.yaml import YAML
 
-from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import SAME, check_in_place, patched
 from autotune.domain.errors import InputError
-from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.rewrite import stated_in
+from tests.strangers import asked, file, today, warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from autotune.domain.config import Config
     from autotune.domain.job import Job
 
 QWEN = "Qwen/Qwen2.5-0.5B"
@@ -88,15 +85,6 @@ SAID = {
 }  # fmt: skip
 
 
-def asked(said: Mapping[str, str] = {}, gpu: str = "h100") -> Overrides:
-    return Overrides((gpu,), stated={"data.rows": 1000}, set_values=said)
-
-
-def file(path: Path, text: str, said: Mapping[str, str] = {}) -> Job:
-    path.write_text(text)
-    return load_jobs(path, asked(said))[0].job
-
-
 def command(folder: Path, text: str, of: str, start: str) -> Job:
     """The job of a command that names this file; `start` has a gap for its name."""
     named = folder / "a.yaml"
@@ -106,17 +94,8 @@ def command(folder: Path, text: str, of: str, start: str) -> Job:
     ].job
 
 
-def today(found: Job) -> Config:
-    assert found.today is not None
-    return found.today
-
-
 def given_back(found: Job) -> str:
     return patched(SAME, found, found.offers[0], today(found)).text
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 def test_words_behind_a_file_count_before_it_and_are_given_back_in_it(tmp_path: Path) -> None:
@@ -180,12 +159,12 @@ def test_what_a_shell_decides_is_asked_for_all_at_once(tmp_path: Path) -> None:
     for wanted in SAID:
         assert f"--set {wanted}=" in (refused.value.hint or "")
     with pytest.raises(InputError) as fewer:
-        file(tmp_path / "run.sh", LAUNCH, {"micro_batch_size": "4", "method.rank": "32"})
+        file(tmp_path / "run.sh", LAUNCH, **{"micro_batch_size": "4", "method.rank": "32"})
     assert "SIZE" not in fewer.value.message
 
 
 def test_what_the_user_states_stands_for_what_a_shell_decides(tmp_path: Path) -> None:
-    found = file(tmp_path / "run.sh", LAUNCH, SAID)
+    found = file(tmp_path / "run.sh", LAUNCH, **SAID)
     assert (today(found).micro_batch_size, today(found).gradient_accumulation_steps) == (4, 2)
     assert (found.method.rank, found.epochs, found.global_batch_size) == (32, 3.0, 8)
     back = given_back(found)
@@ -195,7 +174,7 @@ def test_what_the_user_states_stands_for_what_a_shell_decides(tmp_path: Path) ->
 
 def test_steps_in_place_of_epochs_that_a_shell_decides(tmp_path: Path) -> None:
     said = {key: value for key, value in SAID.items() if key != "train.epochs"}
-    assert file(tmp_path / "run.sh", LAUNCH, {**said, "train.steps": "50"}).steps == 50
+    assert file(tmp_path / "run.sh", LAUNCH, **said, **{"train.steps": "50"}).steps == 50
 
 
 def test_a_value_that_another_run_of_the_script_fills_in_is_no_longer_asked_for(
@@ -255,7 +234,7 @@ def test_the_deepspeed_config_that_accelerates_names_is_found_by_its_name(tmp_pa
     start = "accelerate launch --config_file configs/start.yaml train.py"
     flags = f"--model_name_or_path {QWEN} --per_device_train_batch_size 2 --num_train_epochs 1"
     (tmp_path / "go.sh").write_text(f"{start} {flags}\n")
-    said = asked({"method.kind": "full", "data.max_length": "512"})
+    said = asked(**{"method.kind": "full", "data.max_length": "512"})
     with pytest.raises(InputError, match=r"own\.json', and no such file is found"):
         load_jobs(tmp_path / "go.sh", said)
     zero = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
@@ -268,7 +247,7 @@ def test_a_launchers_config_that_is_not_here_counts_by_its_name_or_is_asked_for(
     tmp_path: Path,
 ) -> None:
     flags = f"--model_name_or_path {QWEN} --per_device_train_batch_size 2 --num_train_epochs 1"
-    said = asked({"method.kind": "full", "data.max_length": "512"}, gpu="h100:2")
+    said = asked("h100:2", **{"method.kind": "full", "data.max_length": "512"})
     path = tmp_path / "go.sh"
     path.write_text(f"accelerate launch --config_file their/deepspeed_zero3.yaml train.py {flags}")
     found = load_jobs(path, said)[0].job

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import SAME, patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from tests.strangers import command, today, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.config import Config
     from autotune.domain.job import Job
 
 QWEN = "Qwen/Qwen2.5-0.5B"
@@ -52,19 +51,6 @@ def file(path: Path, values: object, gpu: str = "h100") -> Job:
     if path.suffix == ".py" and "peft" not in text:
         stated |= {"method.kind": "full"}
     return load_jobs(path, Overrides((gpu,), stated=stated))[0].job
-
-
-def command(text: str, gpu: str = "h100") -> Job:
-    return jobs_of_command(text, Overrides((gpu,), stated={"data.rows": 1000}))[0].job
-
-
-def today(found: Job) -> Config:
-    assert found.today is not None
-    return found.today
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 def test_a_value_that_no_word_means_is_said(tmp_path: Path) -> None:

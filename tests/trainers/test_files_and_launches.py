@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import SAME, patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from tests.strangers import file as job
+from tests.strangers import warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,19 +32,9 @@ FACTORY = {
 }  # fmt: skip
 
 
-def job(path: Path, text: str, gpu: str = "h100", **set_values: str) -> Job:
-    path.write_text(text)
-    overrides = Overrides((gpu,), stated={"data.rows": 1000}, set_values=set_values)
-    return load_jobs(path, overrides)[0].job
-
-
 def factory(tmp_path: Path, **more: object) -> Job:
     values = {key: value for key, value in {**FACTORY, **more}.items() if value is not None}
     return job(tmp_path / "a.yaml", json.dumps(values))
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 def assumed(found: Job) -> str:

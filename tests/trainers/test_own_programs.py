@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.shell_words import computed_text
+from tests.strangers import asked, command, file, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,24 +26,6 @@ model = AutoModelForCausalLM.from_pretrained("{QWEN}")
 args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1, %s)
 Trainer(model=model, args=args, train_dataset=rows).train()
 """
-
-
-def asked() -> Overrides:
-    return Overrides(("h100",), stated={"data.rows": 1000})
-
-
-def command(text: str) -> Job:
-    return jobs_of_command(text, asked())[0].job
-
-
-def file(path: Path, text: str) -> Job:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return load_jobs(path, asked())[0].job
-
-
-def warnings(job: Job) -> str:
-    return "\n".join(estimate(job, fidelity="formula").warnings)
 
 
 @pytest.mark.parametrize(

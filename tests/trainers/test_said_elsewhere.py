@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command
 from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from tests.strangers import file as job
+from tests.strangers import today, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.config import Config
-    from autotune.domain.job import Job
 
 QWEN = "Qwen/Qwen2.5-0.5B"
 MADE = """\
@@ -30,21 +29,6 @@ args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=
 Trainer(model=model, args=args, train_dataset=rows).train()
 """
 LOADED = f'model = AutoModelForCausalLM.from_pretrained("{QWEN}", quantization_config=bnb)\n'
-
-
-def job(path: Path, text: str, **stated: object) -> Job:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000, **stated}))[0].job
-
-
-def today(found: Job) -> Config:
-    assert found.today is not None
-    return found.today
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 def script(body: str = "", more: str = "", loaded: str = LOADED) -> str:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
 from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import SAME, patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell, shell_names
+from tests.strangers import warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +51,6 @@ def job(path: Path, text: str, **set_values: str) -> Job:
     overrides = Overrides(("h100",), stated={"data.rows": 1000}, set_values=set_values)
     (found,) = load_jobs(path, overrides)
     return found.job
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 def test_a_command_that_is_the_text_of_a_variable_is_read(tmp_path: Path) -> None:

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from tests.strangers import today, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.config import Config
     from autotune.domain.job import Job
 
 QWEN = "Qwen/Qwen2.5-0.5B"
@@ -92,15 +91,6 @@ def job(folder: Path, script: str, command: str, gpu: str = "h100") -> Job:
     (folder / "train.py").write_text(script)
     (folder / "go.sh").write_text(f"{command}\n")
     return load_jobs(folder / "go.sh", Overrides((gpu,), stated={"data.rows": 6400}))[0].job
-
-
-def today(found: Job) -> Config:
-    assert found.today is not None
-    return found.today
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 def test_the_options_of_a_script_are_what_it_makes_of_them(tmp_path: Path) -> None:

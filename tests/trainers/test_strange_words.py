@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.load import jobs_of_command
 from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
-from autotune.domain.typed.overrides import Overrides
+from tests.strangers import asked, file, today, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.domain.config import Config
     from autotune.domain.job import Job
 
 QWEN = "Qwen/Qwen2.5-0.5B"
@@ -35,30 +34,12 @@ Trainer(model=model, args=args, train_dataset=rows).train()
 """
 
 
-def asked(gpu: str = "h100") -> Overrides:
-    return Overrides((gpu,), stated={"data.rows": 1000})
-
-
-def file(path: Path, text: str, gpu: str = "h100") -> Job:
-    path.write_text(text)
-    return load_jobs(path, asked(gpu))[0].job
-
-
 def arguments(path: Path, gpu: str = "h100", **more: object) -> Job:
     return file(path, json.dumps({**ARGUMENTS, **more}), gpu)
 
 
 def command(text: str) -> Job:
     return jobs_of_command(f"{START} {text}", asked())[0].job
-
-
-def today(found: Job) -> Config:
-    assert found.today is not None
-    return found.today
-
-
-def warnings(found: Job) -> str:
-    return "\n".join(estimate(found, fidelity="formula").warnings)
 
 
 @pytest.mark.parametrize(

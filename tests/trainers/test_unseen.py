@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.unread import decides
+from tests.strangers import file, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +40,8 @@ LORA = 'model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]%
 
 def read(path: Path, text: str) -> tuple[Job, str]:
     """The job, and all of its first warnings."""
-    path.write_text(text)
-    job = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
-    return job, "\n".join(estimate(job, fidelity="formula").warnings)
+    job = file(path, text)
+    return job, warnings(job)
 
 
 def script(
@@ -192,7 +191,7 @@ def test_a_model_that_another_file_makes_is_said(tmp_path: Path) -> None:
     path.write_text(text)
     asked = Overrides(("h100",), stated={"data.rows": 1000, "model": QWEN, "method.kind": "full"})
     job = load_jobs(path, asked)[0].job
-    said = "\n".join(estimate(job, fidelity="formula").warnings)
+    said = warnings(job)
     assert "the model not loaded here: made by another file" in said
 
 
@@ -208,7 +207,7 @@ def test_a_started_script_that_sets_arguments_anew_is_said(tmp_path: Path) -> No
     )
     stated = {"data.rows": 1000, "method.kind": "full"}
     job = load_jobs(tmp_path / "run.sh", Overrides(("h100",), stated=stated))[0].job
-    said = "\n".join(estimate(job, fidelity="formula").warnings)
+    said = warnings(job)
     assert "train.py: per_device_train_batch_size 16: set by the script after" in said
     assert "train.py: gradient_checkpointing" not in said  # as the flag has it
 
@@ -219,7 +218,7 @@ def test_a_started_script_with_a_loop_of_its_own_is_said(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text("for batch in rows:\n    model(batch).loss.backward()\n")
     stated = {"data.rows": 1000, "method.kind": "full"}
     job = load_jobs(tmp_path / "run.sh", Overrides(("h100",), stated=stated))[0].job
-    said = "\n".join(estimate(job, fidelity="formula").warnings)
+    said = warnings(job)
     assert "train.py backward(): a training loop of its own" in said
 
 

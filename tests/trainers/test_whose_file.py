@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.errors import InputError
-from autotune.domain.typed.overrides import Overrides
 from tests.commandline import typed
+from tests.strangers import command, file, notebook, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,26 +23,8 @@ LLAMA = "meta-llama/Llama-3.1-8B"
 RECIPE = f"finetuning.py --model_name {LLAMA} --output_dir out"
 
 
-def asked(gpu: str = "h100", **set_values: str) -> Overrides:
-    return Overrides((gpu,), stated={"data.rows": 1000}, set_values=set_values)
-
-
-def command(text: str, gpu: str = "h100", **set_values: str) -> Job:
-    return jobs_of_command(text, asked(gpu, **set_values))[0].job
-
-
-def file(path: Path, text: str, **set_values: str) -> Job:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return load_jobs(path, asked(**set_values))[0].job
-
-
 def knobs(job: Job) -> dict[str, object]:
     return dict(job.origin.knobs)
-
-
-def warnings(job: Job) -> str:
-    return "\n".join(estimate(job, fidelity="formula").warnings)
 
 
 # --- llama-recipes
@@ -142,11 +122,6 @@ def test_a_file_of_settings_by_itself_is_asked_for_with_its_script(tmp_path: Pat
 
 
 # --- what an error calls it
-
-
-def notebook(*cells: str) -> str:
-    code = [{"cell_type": "code", "source": cell} for cell in cells]
-    return json.dumps({"nbformat": 4, "cells": code})
 
 
 def test_a_notebook_and_a_page_are_called_by_their_own_names(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.registry import detect
+from tests.strangers import command, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,11 +57,6 @@ def job(
     stated = {"data.rows": rows} if rows else {}
     (found,) = load_jobs(path, Overrides((gpu,), stated=stated, set_values=set_values))
     return found.job
-
-
-def command(text: str, **set_values: str) -> Job:
-    overrides = Overrides(("h100",), stated={"data.rows": 1000}, set_values=set_values)
-    return jobs_of_command(text, overrides)[0].job
 
 
 def first_warning(found: Job) -> str:
@@ -253,7 +249,7 @@ def test_a_line_that_ends_in_a_backslash_and_a_blank_goes_on_and_is_named(tmp_pa
     )
     found = job(tmp_path / "run.sh", text)
     assert (found.method.kind, found.method.rank) == ("lora", 8)
-    told = "\n".join(estimate(found, fidelity="formula").warnings)
+    told = warnings(found)
     assert "a blank behind a backslash" in told
 
 
