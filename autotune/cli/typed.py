@@ -124,10 +124,21 @@ def as_input_error(problem: Any, argv: Sequence[str], commands: Mapping[str, Any
     return InputError(_plain(problem.format_message()), f"`{command} --help` says what it takes")
 
 
+_REASONS = "`autotune report --verbose` has the reasons of the last answer"
+MEANT_BY = {
+    "why": _REASONS, "explain": _REASONS,
+    "diff": "`autotune recompute RUN --gpu NAME` shows what changes in an answer, and why",
+    "resume": "`autotune tune --resume` continues a search; RESUME=1 bash RUN/run.sh a training",
+    "train": "`bash RUN/run.sh` trains, as the end of every answer says",
+}  # fmt: skip
+
+
 def unknown_command(word: str, known: Sequence[str]) -> InputError:
     """A first word that is no command: a near one, or the job that it may be."""
     hint = "`autotune --help` lists the commands"
     word = word[:MOST_SHOWN]
+    if word in MEANT_BY:
+        return InputError(f'unknown command "{word}"', MEANT_BY[word])
     try:
         is_path = bool(Path(word).suffix) or Path(word).exists()
     except (OSError, ValueError):  # longer than any path, or with a null in it

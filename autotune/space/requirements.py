@@ -177,9 +177,8 @@ def steps_on_processor(_job: Job, _offer: Offer, offload: str, optimizer: str) -
 def offloads_eagerly(job: Job, _offer: Offer, offload: str, compiled: str) -> bool:
     """Hooks that move tensors to the host break compiled graphs.
 
-    torchtune compiles each layer by itself, and its hooks stand around the whole model: both may be
-    on. Source: torchtune 0.6.1 training/_compile.py, training/_activation_offloading.py and
-    recipes/full_finetune_single_device.py, which refuse no such pair.
+    torchtune compiles each layer, and its hooks stand around the whole model. Source: torchtune
+    0.6.1 training/_compile.py, _activation_offloading.py, recipes/full_finetune_single_device.py.
     """
     torchtune = job.origin is not None and job.origin.trainer == "torchtune"
     return offload == "none" or compiled == "off" or (torchtune and offload == "activations")
@@ -219,8 +218,6 @@ def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[
     """What settings need of a host beyond what was assumed of it."""
     host, found = offer.host, []
     workers = int(knobs.get(WORKERS, 0)) * offer.per_node
-    if not workers:
-        return []  # nothing is kept ready
     if workers > host.cores and "cores" in host.assumed:
         found.append(
             f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
@@ -297,8 +294,8 @@ def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
     software, capability = job.software, device.compute_capability
     installed = software.has_flash_attention_3 if third else software.has_flash_attention
     capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
-    narrow = job.model.head_dim <= FLASH_HEAD_DIM
-    return installed and device.vendor == "nvidia" and capable and narrow
+    capable &= job.model.head_dim <= FLASH_HEAD_DIM
+    return installed and device.vendor == "nvidia" and capable
 
 
 def quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
@@ -326,10 +323,15 @@ def pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: F
     return not pinned or offer.device.has_cuda
 
 
-def optimizer_runs(job: Job, offer: Offer, optimizer: str) -> bool:
-    """Whether bitsandbytes is there for states of 8 bits."""
-    installed = job.software.bitsandbytes is not None and offer.device.vendor == "nvidia"
-    return optimizer not in EIGHT_BIT or installed
+def optimizer_runs(job: Job, offer: Offer, optimizer: str, sharding: str) -> bool:
+    """8-bit states need bitsandbytes and NVIDIA. It takes the shards of FSDP2 for whole tensors.
+
+    Source: bitsandbytes 0.50.2 optim/optimizer.py, and its issues 89 and 1633.
+    """
+    here = job.software.bitsandbytes is not None and offer.device.vendor == "nvidia"
+    now = job.today is not None and (job.today.optimizer, job.today.sharding)  # it may have FSDP1
+    whole = sharding != "fsdp" or now == (optimizer, sharding)
+    return optimizer not in EIGHT_BIT or (here and whole)
 
 
 def graphs_need_cuda(_job: Job, offer: Offer, compiled: str) -> bool:
@@ -344,8 +346,8 @@ def scope_needs_compile(_job: Job, _offer: Offer, compiled: str, scope: str) -> 
 
 def scope_offered(job: Job, _offer: Offer, scope: str) -> bool:
     """Our own script is launched with accelerate's config; another trainer launches itself."""
-    offered = job.origin is None and job.software.accelerate >= REGIONAL_SINCE
-    return scope == "model" or offered
+    ours = job.origin is None
+    return scope == "model" or (ours and job.software.accelerate >= REGIONAL_SINCE)
 
 
 def adapters_exist(job: Job, _offer: Offer, adapter_dtype: str) -> bool:
@@ -375,8 +377,7 @@ def bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, precis
 
 def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: str) -> bool:
     """Whether the kernel masks by rows; who locks packing has decided."""
-    locked = job.lock.get("packing") == "on"
-    return packing == "off" or attention in FLASH or locked
+    return packing == "off" or attention in FLASH or job.lock.get("packing") == "on"
 
 
 def pairs_are_not_packed(job: Job, _offer: Offer, packing: str) -> bool:

@@ -83,8 +83,9 @@ RULES: tuple[Rule, ...] = (
          TOO_FEW_CORES, needs.workers_within_cores),
     Rule("pinned_needs_cuda", ("pin_memory",), "pinned memory needs a CUDA device",
          needs.pinned_needs_cuda),
-    Rule("optimizer_runs", ("optimizer",), "8-bit optimizers need bitsandbytes and CUDA",
-         needs.optimizer_runs),
+    Rule("optimizer_runs", ("optimizer", "sharding"),
+         "8-bit optimizers need bitsandbytes and CUDA, and crash on the shards of FSDP2: there, "
+         "sharding zero2 or zero3", needs.optimizer_runs),
     Rule("graphs_need_cuda", ("compile",), "CUDA graphs need a CUDA device",
          needs.graphs_need_cuda),
     Rule("adapters_exist", ("adapter_dtype",), "only LoRA has adapters", needs.adapters_exist),

@@ -37,7 +37,8 @@ SECTIONS: dict[str, tuple[dict[str, Any], ...]] = {
 COUNTS = ("micro_batch_size", "gradient_accumulation_steps", "save_total_limit")
 
 
-def _job(rng: Random) -> dict[str, Any]:
+def drawn_job(rng: Random) -> dict[str, Any]:
+    """A whole job: a method, one or two machines and settings, each drawn alone."""
     from autotune.domain.config import KNOBS
 
     machines = [
@@ -73,7 +74,7 @@ def _job(rng: Random) -> dict[str, Any]:
 @reader
 def _drawn_jobs() -> Reader:
     def draw(rng: Random, folder: Path) -> str:
-        text = json.dumps(_job(rng))
+        text = json.dumps(drawn_job(rng))
         (folder / "job.json").write_text(text, encoding="utf-8")
         return text
 

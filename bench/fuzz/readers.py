@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.fuzz import drawn, files, kept, words
+from bench.fuzz import drawn, files, kept, walked, words
 from bench.fuzz.reading import READERS
 
-__all__ = ["READERS", "drawn", "files", "kept", "words"]
+__all__ = ["READERS", "drawn", "files", "kept", "walked", "words"]

@@ -37,12 +37,14 @@ class Reader:
     """One reader. draw: puts an input below a folder and says in words what it is.
 
     share: how many of the inputs are its, where others take 1: less where one takes longer.
+    commands: that an input types at most; each may take as long as an input of one.
     """
 
     name: str
     draw: Callable[[Random, Path], str]
     read: Callable[[Path], object]
     share: float = 1.0
+    commands: int = 1
 
 
 READERS: dict[str, Callable[[], Reader]] = {}
@@ -153,21 +155,39 @@ def of_texts(name: str, seeds: Sequence[str], reads: Sequence[Callable[[str], ob
     return Reader(name, draw, read)
 
 
-def typed(*words: str) -> int:
-    """A command line in this process, nothing printed; what it raises is raised. Its exit code."""
-    from autotune.cli.application import BUG, run
-    from autotune.domain.errors import InputError
+@dataclass(frozen=True)
+class Said:
+    """How a command line ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def said(*words: str) -> Said:
+    """A command line in this process; what it raises is raised."""
+    from autotune.cli.application import run
 
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(words)
-    if code == BUG:
-        err.flush()
-        raise AssertionError(err.buffer.getvalue()[-500:])  # type: ignore[attr-defined]
-    if code == InputError.exit_code:
-        err.flush()
-        raise InputError(err.buffer.getvalue().decode(errors="replace"))  # type: ignore[attr-defined]
-    return code
+    for stream in (out, err):
+        stream.flush()
+    told = [each.buffer.getvalue().decode(errors="replace") for each in (out, err)]  # type: ignore[attr-defined]
+    return Said(code, *told)
+
+
+def typed(*words: str) -> int:
+    """The exit code of a command line that is no bug. Raises InputError where it is refused."""
+    from autotune.cli.application import BUG
+    from autotune.domain.errors import InputError
+
+    found = said(*words)
+    if found.code == BUG:
+        raise AssertionError(found.err[-500:])
+    if found.code == InputError.exit_code:
+        raise InputError(found.err)
+    return found.code
 
 
 @contextlib.contextmanager

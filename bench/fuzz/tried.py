@@ -67,12 +67,15 @@ class Tally:
 class Limits:
     """Ends what takes too long: of computing, and of waiting where nothing computes."""
 
+    def __init__(self, commands: int = 1) -> None:
+        self._commands = commands
+
     def __enter__(self) -> Self:
         """Start both clocks."""
         for kind in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(kind, _end)
-        signal.setitimer(signal.ITIMER_PROF, CPU_S)
-        signal.setitimer(signal.ITIMER_REAL, WALL_S)
+        signal.setitimer(signal.ITIMER_PROF, CPU_S * self._commands)
+        signal.setitimer(signal.ITIMER_REAL, WALL_S * self._commands)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +116,7 @@ def _try(
     said = reader.draw(rng, folder)
     found.inputs += 1
     try:
-        with Limits():
+        with Limits(reader.commands):
             reader.read(folder)
         found.read += 1
     except (AutotuneError, Refused) as error:

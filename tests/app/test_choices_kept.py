@@ -11,6 +11,8 @@ import pytest
 from autotune.app.job.load import load_job, load_jobs
 from autotune.app.tune.tune import Options, tune
 from autotune.domain.typed.overrides import Overrides
+from autotune.domain.units import format_bytes
+from autotune.report.screens.screen import shortened
 from autotune.report.sections.memory import shortfall_lead
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +76,9 @@ def test_an_assumed_disk_warns_and_forbids_nothing(large: Any) -> None:
     assert answer.best is not None
     (said,) = [text for text in answer.warnings if "does not state the disk" in text]
     use = answer.best.disk
-    assert f"of disk for {use.words}, beside {use.beside}: rent that much" in said
+    needed = format_bytes(use.total_bytes + use.fetched_bytes + use.tokenised_bytes)
+    assert f"needs {needed} of disk: {use.words}, and {use.beside}; rent that much" in said
+    assert shortened(said, 80) == f"the run needs {needed} of disk."
 
 
 def test_a_stated_disk_that_is_too_small_forbids(large: Any) -> None:

@@ -22,6 +22,7 @@ CAMPAIGN = str(Path(__file__).parents[2] / "jobs" / "campaigns" / "a100_llama7b.
 # What is typed, and what must be said of it.
 WRONG: list[tuple[str, str]] = [
     ("tun job.yaml", r'unknown command "tun"; did you mean tune'),
+    ("explain", r'unknown command "explain"\nhint: `autotune report --verbose` has the reasons'),
     ("job.yaml", r'"job\.yaml" is no command\nhint: autotune tune job\.yaml'),
     ("--nope", r'unknown option "--nope" of autotune'),
     ("--versoin", r"did you mean --version"),

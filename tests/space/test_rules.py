@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.catalog.software import NO_FLASH, NO_SDPA
-from autotune.domain.config import Config
+from autotune.domain.config import EIGHT_BIT, Config
 from autotune.domain.job import Lengths, Method, Origin
 from autotune.space.rules import RULES, violations
 
@@ -318,6 +318,18 @@ def test_offloading_needs_its_sharding_a_trainer_and_no_states_on_the_gpu(
     )
     own = config(gradient_accumulation_steps=2 // count, **knobs)
     assert (violations(job, job.offers[0], own) == []) == valid
+
+
+@pytest.mark.parametrize("optimizer", sorted(EIGHT_BIT))
+def test_8_bit_states_are_not_stepped_on_shards_of_fsdp_unless_todays_run_does(
+    build: Any, optimizer: str
+) -> None:
+    own = config(gradient_accumulation_steps=1, sharding="fsdp", optimizer=optimizer)
+    job = build.job(build.offer("a100", 2))
+    assert "crash on the shards of FSDP2" in " ".join(violations(job, job.offers[0], own))
+    for other in ({"sharding": "zero3"}, {"optimizer": "adamw_torch_fused"}):
+        assert not violations(job, job.offers[0], own.with_knobs(**other))
+    assert not violations(replace(job, today=own), job.offers[0], own)
 
 
 def test_one_device_stays_unsharded_while_nothing_is_offloaded(build: Any) -> None:

@@ -203,11 +203,12 @@ def disk_note(bill: Bill, index: int) -> tuple[str, ...]:
             f"{format_bytes(host.disk_bytes)} hold {use.words}, and {format_bytes(left)} more"
         )
         return (Decisive(text),)
-    other = f", beside {use.beside}" if use.beside else ""
-    if use.total_bytes + beside <= DISK_SHARE * host.disk_bytes:
+    needed = use.total_bytes + beside
+    if needed <= DISK_SHARE * host.disk_bytes:
         return ()
+    other = f", and {use.beside}" if use.beside else ""
     text = (
-        f"the run needs {format_bytes(use.total_bytes)} of disk for {use.words}{other}: rent that "
-        f"much, or keep fewer; the job does not state the disk of {row.offer.label}"
+        f"the run needs {format_bytes(needed)} of disk: {use.words}{other}; rent that much, or "
+        f"keep fewer checkpoints: the job does not state the disk of {row.offer.label}"
     )
     return (Decisive(text),)

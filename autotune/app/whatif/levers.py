@@ -312,15 +312,16 @@ def opened_notes(job: Job, best: Estimated, others: Sequence[Relaxation]) -> tup
     opened = opened_words(best.config)
     text = f"nothing fits without it, so {opened} was opened: {opened_means(job, best)}"
     told: list[str] = []
+    machine = next((each for each in others if each.kind == "machine"), None)
+    if machine is not None:
+        told.append(f"{machine.change}: {_figures(machine)}")
     for each in others:
         better = each.duration_s < best.duration_s.p50 and each.cost_usd < best.cost_usd.p50
         if each.kind == "quality" and better:
-            told.append(f"`{each.apply}` (changes the result) {_figures(each)}")
+            told.append(f"with `{each.apply}` (changes the result): {_figures(each)}")
             break
-    machine = next((each for each in others if each.kind == "machine"), None)
-    if machine is not None:
-        told.append(f"{machine.change} {_figures(machine)}")
-    return (Decisive(text), *([Decisive(f"without {opened}: {'; '.join(told)}")] if told else []))
+    without = [Decisive(f"it fits without {opened} {'; or '.join(told)}")] if told else []
+    return (Decisive(text), *without)
 
 
 def _figures(each: Relaxation) -> str:

@@ -15,7 +15,7 @@ from autotune.report.campaign.schedule import (
     schedule_section,
     unit_of,
 )
-from autotune.report.compare.notes import spread, spread_s
+from autotune.report.compare.notes import spread_s
 from autotune.report.layout.blocks import Paragraph, Section, bullets, section, table
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
@@ -67,7 +67,8 @@ def campaign_lead(payload: Payload) -> Section:
     seconds, usd = total["duration_s"], total["cost_usd"]
     span, money = "", ""
     if seconds["p10"] < seconds["p90"]:
-        span, money = f" ({spread_s(seconds)})", f" (${spread(usd, 1.0)})"
+        ends = " to ".join(format_usd(usd[end]) for end in ("p10", "p90"))
+        span, money = f" ({spread_s(seconds)})", f" ({ends})"
     text += (
         f"On {recorded_label(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)} they "
         f"take {hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."

@@ -193,8 +193,9 @@ def _scaling(line: Scaling) -> Payload:
 
 
 def comparison_csv(payload: Payload) -> str:
-    """One line a row of the comparison."""
-    return rows_csv([flattened(_plain(row)) for row in payload["rows"]])
+    """One line a row of the comparison, then one a machine that does not hold the job."""
+    rows = [flattened(_plain(row)) for row in payload["rows"]]
+    return rows_csv([*rows, *(flattened(each) for each in payload["infeasible"])])
 
 
 def _plain(row: ComparedRow) -> Payload:
