@@ -14,6 +14,7 @@ from autotune.catalog.models.models import local_folder
 from autotune.domain.candidates import Candidate
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
+from autotune.trainers.parsed import at_key
 from autotune.trainers.versions import check_known
 
 if TYPE_CHECKING:
@@ -55,12 +56,7 @@ class Target:
 
     def has(self, dotted: str) -> bool:
         """Whether the file states that key."""
-        value: Any = self.values
-        for part in dotted.split("."):
-            if not isinstance(value, dict) or part not in value:
-                return False
-            value = value[part]
-        return True
+        return at_key(self.values, dotted, GONE) is not GONE
 
     def first(self, *names: str) -> str:
         """The spelling that the file uses; the first one where it uses none."""

@@ -211,12 +211,7 @@ class Keys:
 
     def at(self, dotted: str) -> Any:  # noqa: ANN401
         """What stands at a dotted name, asked for or not; None where nothing does."""
-        value: Any = self.values
-        for part in dotted.split("."):
-            if not isinstance(value, dict):
-                return None
-            value = value.get(part)
-        return value
+        return at_key(self.values, dotted)
 
     def _wrong(self, names: tuple[str, ...], value: object, must: str) -> InputError:
         key = self.spelled(*names) or names[0]
@@ -248,6 +243,16 @@ _COMPONENTS = {
     "litgpt.data.alpaca2k": "mhenrichsen/alpaca_2k_test",
 }
 _MOST_DATASETS = 20  # data sets of one file
+
+
+def at_key(values: Mapping[str, Any], dotted: str, absent: object = None) -> Any:  # noqa: ANN401
+    """What stands at a dotted key of a file; `absent` where nothing does."""
+    value: Any = values
+    for part in dotted.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return absent
+        value = value[part]
+    return value
 
 
 def named_datasets(keys: Keys) -> tuple[str, ...]:

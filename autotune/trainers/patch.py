@@ -20,6 +20,7 @@ from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE, Target
 from autotune.trainers.launch.config import is_settings
+from autotune.trainers.parsed import at_key
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.python_rewrite import rewrite_script
@@ -199,11 +200,7 @@ def _text(value: object) -> str:
 
 def _is_so(values: Mapping[str, Any], dotted: str, value: object) -> bool:
     """Whether the file says that already."""
-    found: Any = values
-    for part in dotted.split("."):
-        if not isinstance(found, dict) or part not in found:
-            return value is GONE
-        found = found[part]
+    found = at_key(values, dotted, GONE)
     return type(found) is type(value) and bool(found == value)
 
 

@@ -14,6 +14,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.objective import AS_SFT, PAIRED, WORK
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
+from autotune.trainers.parsed import at_key
 from autotune.trainers.signs import (
     BY_ARCHITECTURE,
     CALLS,
@@ -150,14 +151,6 @@ def _holds(sign: Sign, values: Mapping[str, Any]) -> bool:
     text = _text(values, sign.key)
     stated = text is not None and not any(_text(values, key) for key in sign.unless)
     return stated and bool(re.fullmatch(sign.pattern, str(text), re.IGNORECASE | re.DOTALL))
-
-
-def at_key(values: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401 - any value
-    """What stands at a dotted key; None where nothing does."""
-    value: Any = values
-    for part in dotted.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def _text(values: Mapping[str, Any], dotted: str) -> str | None:

@@ -15,7 +15,7 @@ from autotune.domain.job import Uncounted
 from autotune.trainers.contract import Trainer
 from autotune.trainers.hf.keys import FULL, read_words
 from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer
-from autotune.trainers.parsed import Keys, Parsed
+from autotune.trainers.parsed import Keys, Parsed, at_key
 from autotune.trainers.schema import leave_rest
 from autotune.trainers.words import ON_OFF, Word, say
 
@@ -199,11 +199,11 @@ def _interpolated(value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:  
         return value
     whole = _REFERENCE.fullmatch(value)
     if whole is not None:
-        found = Keys(root, "").at(whole.group(1))
+        found = at_key(root, whole.group(1))
         return value if not _is_short(found) else _interpolated(found, root, depth + 1)
 
     def text(match: re.Match[str]) -> str:
-        found = Keys(root, "").at(match.group(1))
+        found = at_key(root, match.group(1))
         return str(found) if _is_short(found) else match.group()
 
     return _interpolated(_REFERENCE.sub(text, value, _MOST), root, depth + 1)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from autotune.domain.config import YES
 from autotune.domain.errors import InputError
-from autotune.trainers.scope import aim_of, at_key
+from autotune.trainers.parsed import at_key
+from autotune.trainers.scope import aim_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

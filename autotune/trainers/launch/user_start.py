@@ -25,9 +25,9 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import COUNTS, KINDS, STAGES, is_deepspeed, is_settings
 from autotune.trainers.launch.run_script import started_by, trainer_sh
+from autotune.trainers.parsed import at_key
 from autotune.trainers.patch import Patched
 from autotune.trainers.registry import TRAINERS
-from autotune.trainers.scope import at_key
 from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml, safe_yaml
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE
+from autotune.trainers.parsed import at_key
 from autotune.trainers.syntax.shell_words import USED, computed_text, cuts_off, without_comments
 
 if TYPE_CHECKING:
@@ -326,8 +327,8 @@ def _read(tokens: list[_Token], made: Command, *, several: bool) -> tuple[str, .
         value = _value(words)
         if not words and name.startswith("no_"):
             name, value = name[3:], False
-        if not several and name in spans and value != _at(values, name):
-            made.repeated += (f"--{name} {shown(_at(values, name))}",)
+        if not several and name in spans and value != at_key(values, name):
+            made.repeated += (f"--{name} {shown(at_key(values, name))}",)
         _put(values, name, value)
         if not token.held:
             spans[name] = (token.begin, end)
@@ -353,13 +354,6 @@ def _put(values: dict[str, Any], dotted: str, value: object) -> None:
         values[last]["class_path"] = value
     else:
         values[last] = value
-
-
-def _at(values: dict[str, Any], dotted: str) -> Any:  # noqa: ANN401
-    *outer, last = dotted.split(".")
-    for part in outer:
-        values = values[part]
-    return values[last]
 
 
 def _is_flag(token: _Token) -> bool:
