@@ -163,6 +163,11 @@ class Offer:
         return 1 if self.network is None else self.network.nodes
 
     @property
+    def owned(self) -> bool:
+        """Whether it is somebody's own machine, which costs electricity: then its watts stand."""
+        return self.watts is not None
+
+    @property
     def per_node(self) -> int:
         """Devices of one machine."""
         return self.count // self.nodes

@@ -1,7 +1,7 @@
 """What a trainer is here: its own file read, patched where it stands, or exported from nothing.
 
 Adding a trainer: a module, or a folder where it is long, with a class of `Trainer`, its name in
-`registry`, its keys in `data/`, which `bench/trainer_schemas.py` writes, and in `scope` the keys by
+`registry`, its keys in `data/`, which `bench/trainer_schemas.py` writes, and in `signs` the keys by
 which its file says that it is another kind of training.
 """
 

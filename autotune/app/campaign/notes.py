@@ -41,9 +41,9 @@ def notes_of(
         )
     notes += _opened_notes(found, campaign)
     notes += _may_be_better(found)
-    if machines > 1 and total.offer.watts is not None:
+    if machines > 1 and total.offer.owned:
         notes.append(f"{machines} of your own machines are planned; the file describes one")
-    elif machines > 1 and any(other.offer.watts is not None for other in found.offers):
+    elif machines > 1 and any(other.offer.owned for other in found.offers):
         notes.append("you own one machine, so a plan of several is priced as rented")
     resumed = resumed_note(durations_s, found.hours_per_day) if durations_s else ""
     if resumed:

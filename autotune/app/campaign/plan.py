@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from autotune.app.campaign.file import Campaign
     from autotune.cost.spread.joint import Loadings
     from autotune.domain.answer.plan import Hours, Subset
-    from autotune.domain.device import Offer
     from autotune.search.selection import Objective
 
 USUAL = (1, 2, 4, 8)  # machines that the schedule is also worked out for
@@ -257,7 +256,7 @@ def _machine(
 
     def rank(number: int) -> tuple[float, ...]:
         total = totals[number]
-        owned = total.offer.watts is not None and machines > 1
+        owned = total.offer.owned and machines > 1
         late = max(excess(number), *(worst_excess(run.on[number].limits) for run in runs))
         money, seconds = _at_worst(runs, number)
         first = (money, seconds) if objective == "cost" else (seconds, money)
@@ -302,7 +301,7 @@ def _at_worst(runs: Sequence[PlannedRun], number: int) -> tuple[float, float]:
 
 def _apart(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int) -> Apart | None:
     """Every run on its own machine, chosen as `_machine` does: what keeps its limits first."""
-    rented = [n for n, total in enumerate(totals) if machines == 1 or not _owned(total.offer)]
+    rented = [n for n, total in enumerate(totals) if machines == 1 or not total.offer.owned]
     chosen: list[int] = []
     for run in runs:
         able = [n for n in rented if not run.on[n].reason]
@@ -366,7 +365,3 @@ def _phase(phase: str, part: str, group: Sequence[PlannedRun], machine: int) -> 
         cost_usd=sum(run.on[machine].cost_usd.p50 * run.repeat for run in group),
         stated_s=stated_s(group),
     )
-
-
-def _owned(offer: Offer) -> bool:
-    return offer.watts is not None

@@ -243,12 +243,17 @@ def _purchase_per_hour(owned: OwnedSection, label: str, assumed: list[Assumption
 
 def _catalog_priced(offer: Offer, label: str, assumed: list[Assumption]) -> Offer:
     found = (_instance_price if offer.instance else _device_price)(offer, label)
+    priced = at_price(offer, found)
     why = f"not stated; {found.source}, {found.as_of}"
-    total = offer.nodes * found.usd_per_hour
-    assumed.append(Assumption(f"{label}.price", f"{format_usd(total)}/h", why))
+    assumed.append(Assumption(f"{label}.price", f"{format_usd(priced.usd_per_hour)}/h", why))
+    return priced
+
+
+def at_price(offer: Offer, found: Price) -> Offer:
+    """The offer at a price of the catalogue, which is one machine's, with where it came of."""
     return replace(
         offer,
-        usd_per_hour=total,
+        usd_per_hour=offer.nodes * found.usd_per_hour,
         price_source=found.source,
         price_as_of=found.as_of,
         price_age_days=age_days(found.as_of),

@@ -49,9 +49,14 @@ def as_the_driver_leaves(offers: Sequence[Offer], assumed: list[Assumption]) -> 
     if not here and not any(offer.host.wsl for offer in offers):
         return tuple(offers)
     return tuple(
-        _reduced(offer, f"hardware[{index}] ({offer.label})", here, assumed)
-        for index, offer in enumerate(offers)
+        _reduced(offer, label, here, assumed)
+        for offer, label in zip(offers, _labels(offers), strict=True)
     )
+
+
+def _labels(offers: Sequence[Offer]) -> list[str]:
+    """Each offer as assumptions name it."""
+    return [f"hardware[{index}] ({offer.label})" for index, offer in enumerate(offers)]
 
 
 def _here(offers: Sequence[Offer]) -> list[LocalDevice]:
@@ -159,11 +164,9 @@ def as_measured_here(offers: Sequence[Offer], assumed: list[Assumption]) -> tupl
     """The offers, those that are this machine with its measured facts; what was taken is listed."""
     if not any(machines_dir().glob("*.json")):
         return tuple(offers)
-    gpus = any(offer.device.vendor == "nvidia" for offer in offers)
-    here = devices.local_devices() if gpus else [devices.cpu()]
     return tuple(
-        _taken(offer, f"hardware[{index}] ({offer.label})", here, assumed)
-        for index, offer in enumerate(offers)
+        _taken(offer, label, local, assumed)
+        for offer, label, local in zip(offers, _labels(offers), local_of(offers), strict=True)
     )
 
 
@@ -176,10 +179,9 @@ def as_started_here(
     """
     if not starts_dir().is_dir():
         return tuple(offers)
-    here = local_of(offers)
     return tuple(
-        _started(offer, f"hardware[{index}] ({offer.label})", found, assumed, but)
-        for index, (offer, found) in enumerate(zip(offers, here, strict=True))
+        _started(offer, label, local, assumed, but)
+        for offer, label, local in zip(offers, _labels(offers), local_of(offers), strict=True)
     )
 
 
@@ -187,12 +189,10 @@ def local_of(offers: Sequence[Offer]) -> list[LocalDevice | None]:
     """This machine's device that each offer is of; None where it is of another machine."""
     gpus = any(offer.device.vendor == "nvidia" for offer in offers)
     here = devices.local_devices() if gpus else [devices.cpu()]
-    return [next(iter(_matching(offer, here)), None) for offer in offers]
-
-
-def _matching(offer: Offer, here: list[LocalDevice]) -> list[LocalDevice]:
-    """The devices of this machine that an offer is of; none where it is rented."""
-    return [] if offer.spot or offer.instance else devices.matching(offer, here)
+    return [
+        None if offer.spot or offer.instance else next(iter(devices.matching(offer, here)), None)
+        for offer in offers
+    ]
 
 
 def _started(
@@ -251,16 +251,15 @@ def _host(host: Host, facts: MachineFacts) -> Host:
 
 
 def _taken(
-    offer: Offer, label: str, here: list[LocalDevice], assumed: list[Assumption]
+    offer: Offer, label: str, local: LocalDevice | None, assumed: list[Assumption]
 ) -> Offer:  # fmt: skip
-    found = _matching(offer, here)
-    if not found:
+    if local is None:
         return offer
-    known, damage = known_of(found[0])
+    known, damage = known_of(local)
     if damage:
         from autotune.probe.machine.kept import store_of
 
-        why = f"{store_of(found[0])} is damaged: {damage}"
+        why = f"{store_of(local)} is damaged: {damage}"
         assumed.append(Assumption(f"{label}.measured", "left out", why))
     if known is None:
         return offer

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.app.hardware.machines import COUNTS
+from autotune.app.hardware.offers import at_price
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices.prices import age_days, price_for, sold_counts
 from autotune.catalog.prices.table import INDICATIVE
@@ -142,16 +143,8 @@ def _priced(name: str, count: int) -> Offer | None:
     price = price_for(name, count)
     if price is None or price.scaled_from:
         return None
-    return Offer(
-        device=device,
-        count=count,
-        usd_per_hour=price.usd_per_hour,
-        host=default_host(count, device),
-        price_source=price.source,
-        price_as_of=price.as_of,
-        price_age_days=age_days(price.as_of),
-        price_asked=price.kind in INDICATIVE,
-    )
+    unpriced = Offer(device, count, 0.0, default_host(count, device), "")
+    return at_price(unpriced, price)
 
 
 def _offered(offers: tuple[Offer, ...]) -> Change:

@@ -154,7 +154,7 @@ def residual_of(
         count=case.offer.count,
         stack=job.software.stack,
         method=method_of(job),
-        shape=f"{job.model.num_layers}x{job.model.hidden_size}",
+        shape=shape_of(job),
         log=log,
         sd=max(float(bill.tables["compute"].gather("log_sd")[0]), NOISE["A"]),
         noise=math.hypot(noise, BETWEEN_RUNS_SD),
@@ -190,6 +190,11 @@ def step_of(bill: Bill, count: int) -> tuple[tuple[float, ...], float, float]:
     shares = step_shares(compute, links, accumulation)[0]
     tokens = float(tokens_of(compute, accumulation, count)[0])
     return tuple(shares.tolist()), tokens, float(unsettled(compute)[0])
+
+
+def shape_of(job: Job) -> str:
+    """The network's layers and width, by which past runs are told to be of one like it."""
+    return f"{job.model.num_layers}x{job.model.hidden_size}"
 
 
 def method_of(job: Job) -> str:

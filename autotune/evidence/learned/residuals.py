@@ -29,6 +29,7 @@ from autotune.evidence.learned.effects import (
     method_of,
     pace,
     residual_of_run,
+    shape_of,
 )
 from autotune.evidence.learned.store import MAX_BYTES, MOST_KEPT, known_runs, store_path
 
@@ -129,10 +130,9 @@ def with_learned(job: Job, price: Price) -> Job:
     if not kept.runs:
         return job
     found, _ = believed(residuals(kept.runs[-MOST_RUNS:], price))
-    shape = f"{job.model.num_layers}x{job.model.hidden_size}"
     method = method_of(job)
     machines = [(offer.device.name, offer.count) for offer in job.offers]
-    effects = effects_on(machines, job.software.stack, method, shape, found)
+    effects = effects_on(machines, job.software.stack, method, shape_of(job), found)
     stated = {
         (offer.device.name, offer.count)
         for offer in job.offers
