@@ -88,6 +88,7 @@ def _ratio(bill: Bill, pick: int, other: int, objective: Objective) -> float:
 
 
 VISIBLE = (OFFER, "precision", "activation_checkpointing", "micro_batch_size")
+DISTINCT = 5  # alternatives that differ visibly
 PER_OFFER = 2  # alternatives of one offer while other offers have some
 MISSES = 100  # tried when nothing fits; each has another amount of memory
 
@@ -149,9 +150,8 @@ def _front(bill: Bill, pool: BoolArray) -> list[int]:
 
 
 def distinct_alternatives(
-    bill: Bill, pick: int, objective: Objective = "cost", k: int = 5,
-    among: Iterable[int] | None = None,
-) -> list[int]:  # fmt: skip
+    bill: Bill, pick: int, objective: Objective = "cost", among: Iterable[int] | None = None
+) -> list[int]:
     """The best feasible candidates that differ visibly from the pick and from each other.
 
     Visibly: another offer, precision, activation checkpointing or micro-batch size. At most two of
@@ -171,7 +171,7 @@ def distinct_alternatives(
         taken[offer] = taken.get(offer, 0) + 1
         (chosen if taken[offer] <= PER_OFFER else spare).append(index)
     first, second = figures(bill, objective)
-    kept = (chosen[:k] + spare)[:k]
+    kept = (chosen[:DISTINCT] + spare)[:DISTINCT]
     return sorted(kept, key=lambda i: (first[i], second[i]))
 
 

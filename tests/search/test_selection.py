@@ -331,7 +331,7 @@ def test_the_best_of_each_offer_is_its_least_that_fits_else_its_nearest(
 def test_alternatives_differ_visibly_from_the_pick_and_from_each_other(small_bill: Bill) -> None:
     pick = best_index(small_bill, "cost", OPEN).index
     assert pick is not None
-    chosen = distinct_alternatives(small_bill, pick, "cost", k=5)
+    chosen = distinct_alternatives(small_bill, pick, "cost")
     assert len(chosen) == 5
     looks = {
         tuple(int(small_bill.candidates.codes[axis][i]) for axis in VISIBLE)

@@ -171,16 +171,12 @@ def values_beside(beside: Beside) -> dict[str, Any]:
     return document_of(beside.text, beside.path, json=beside.syntax == "json").values
 
 
-def job_values(path: Path, command: str) -> dict[str, Any]:
-    """A job file's mapping. Raises InputError for a trainer's own file, which is no answer yet.
-
-    command: what asks, as it is typed.
-    """
+def refuse_own(path: Path) -> None:
+    """Raises InputError for a trainer's own file, which is no answer to verify yet."""
     if _is_own(path):
-        msg = f"{path} is a trainer's own file, and {command} starts from a run or a job file"
-        hint = f"answer it once: `autotune tune {path} --rows N --gpu NAME`; then {command} the run"
+        msg = f"{path} is a trainer's own file, and verify starts from a run or a job file"
+        hint = f"answer it once: `autotune tune {path} --rows N --gpu NAME`; then verify the run"
         raise InputError(msg, hint)
-    return read_document(path).values
 
 
 def started_from(path: Path, overrides: Overrides) -> tuple[dict[str, Any], Overrides]:

@@ -69,7 +69,7 @@ def read(run: Path, folders: list[Folder]) -> Found:
         raise Unreadable(notes[0] if notes else "a Trainer's folder without a figure of time")
     holders = [folder.path for folder in newest]
     trainer, arguments = _arguments(run, holders, state, notes)
-    card = _first_text(holders, CARD)
+    card = _card(holders)
     adapter = _first(holders, ADAPTER)
     model = _first([*holders, *_base_folder(adapter)], MODEL)
     if factory is not None:
@@ -185,7 +185,7 @@ def _arguments(
         return trainer, {**pickled, **values} if trainer in {"hf", "trl"} else values
     if pickled:
         return trainer, pickled
-    told = dict(_CARD_LINE.findall(_first_text(holders, CARD)))
+    told = dict(_CARD_LINE.findall(_card(holders)))
     card = {
         ours: int(told[key]) for key, ours in _CARD_WORDS.items() if told.get(key, "").isdigit()
     }
@@ -214,9 +214,10 @@ def _first(holders: list[Path], name: str) -> dict[str, Any]:
     return {}
 
 
-def _first_text(holders: list[Path], name: str) -> str:
+def _card(holders: list[Path]) -> str:
+    """The model card of the newest folder that has one."""
     for holder in holders:
-        path = holder / name
+        path = holder / CARD
         if path.is_file() and not path.is_symlink():
             try:
                 return read_text(path, 2_000_000)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from autotune.app.hardware.machines import as_devices
 from autotune.app.job.evidence import with_past
 from autotune.app.job.overrides import flag_of
-from autotune.app.job.trainer_file import job_values
+from autotune.app.job.trainer_file import refuse_own
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import (
@@ -99,7 +99,7 @@ def _stated_plan(run: Path | None, stated: Overrides) -> tuple[Job, None, list[P
     if run is None:
         job = only_job(jobs_of_line(stated), "the command line")
     else:
-        job_values(run, "verify")
+        refuse_own(run)
         job = only_job(load_jobs(run, stated), str(run))
     row = row_payload(estimate(job, fidelity="formula").row)
     return without_verified(job), None, [Plan("stated", cast("dict[str, Any]", row))]
