@@ -56,6 +56,7 @@ def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
 
 SWITCHES = (
     "autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant", "own_model",
+    "kbit_prepared",
 )  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
@@ -143,9 +144,11 @@ def find_software(spec: object) -> Software:
     it), `syncs_each_batch` (true where gradients are reduced after every micro-step, accelerate's
     `sync_each_batch`), `fused_adapters` (true where adapters and their weights are one operation,
     as axolotl's `lora_mlp_kernel` and its like make them), `reentrant` (how layers are
-    checkpointed, torch's `use_reentrant`; not stated: as transformers has it) and `own_model` (true
+    checkpointed, torch's `use_reentrant`; not stated: as transformers has it), `own_model` (true
     for model code of one's own: then the loss of a loop of one's own is `native`, torch's
-    cross-entropy on the logits as they come). Raises InputError.
+    cross-entropy on the logits as they come) and `kbit_prepared` (true where the base went through
+    PEFT's `prepare_model_for_kbit_training`: what is not quantised stays in fp32). Raises
+    InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]
@@ -191,6 +194,14 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     loss: Any = loss_kind(software, trainer)
     if "loss" in stated:
         loss = _choice("loss", stated["loss"], get_args(LossKind))
+    own = _own(stated, trainer)
+    if own.get("own_model") and trainer == OWN_LOOP and "loss" not in stated:
+        loss = "native"
+    return replace(software, loss=loss, **own)
+
+
+def _own(stated: Mapping[str, Any], trainer: str) -> dict[str, Any]:
+    """What the trainer and the switches say of the training code."""
     own: dict[str, Any] = {}
     if trainer in OWN_CODE:
         own = {"own_model": True, "stack": trainer, "autocast": False}
@@ -199,9 +210,9 @@ def _changed(spec: Mapping[str, Any]) -> Software:
     if trainer == OWN_LOOP:
         own = {"stack": OWN_LOOP}
     own |= {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
-    if own.get("own_model") and trainer == OWN_LOOP and "loss" not in stated:
-        loss = "native"
-    return replace(software, loss=loss, **own)
+    if own.pop("kbit_prepared", False):
+        own["kbit_upcast"] = "all"
+    return own
 
 
 def _switch(key: str, value: object) -> bool:

@@ -41,6 +41,7 @@ FSDP2_DEFERS_FROM, FSDP2_DEFERS_SINCE = (1, 11), (2025, 11)
 UPDATES_LISTS_FROM, UPDATES_IN_PLACE_FROM = (2, 0), (2, 1)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
+TRL_PREPARES_UNTIL = (1, 0)  # a base in few bits, by itself
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 # Months from which Unsloth's loss never holds all logits, and from which its chunks are sized by
 # the memory that is free. Source: unsloth models/llama.py, commits fa8e59eb (17 November 2024) and
@@ -154,6 +155,23 @@ class Software:
             return model
         activation = _FUSED_ACTIVATION.get(model.activation, model.activation)
         return replace(model, tied_head=False, activation=activation)
+
+    def over(self, base: str) -> Software:
+        """The same software over a base as it is stored: only few bits leave the rest in fp32.
+
+        TRL's own trainer prepared such a base until 1.0, and cast all but the norms of one in 4
+        bits back to bf16. Does not cover: fp16, where it cast nothing back; FSDP and ZeRO-3, where
+        it prepared nothing.
+        Source: trl 0.19 models/utils.py, prepare_peft_model and peft_module_casting_to_bf16; peft
+        0.21 utils/other.py, prepare_model_for_kbit_training.
+        """
+        kept = self.kbit_upcast
+        if base not in {"nf4", "int8"}:
+            kept = "none"
+        elif kept == "none" and self.trainer == "trl" and self.kernels != "unsloth":
+            prepared = self.trl is not None and self.trl < TRL_PREPARES_UNTIL
+            kept = ("norms" if base == "nf4" else "all") if prepared else kept
+        return replace(self, kbit_upcast=kept)
 
     def running(self, kernels: str) -> Software:
         """The same software with a value of the knob `kernels` in force.

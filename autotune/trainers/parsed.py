@@ -60,6 +60,7 @@ class Parsed:
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights
+    kbit_prepared: bool = False  # what a quantised base does not quantise becomes fp32
     reentrant: bool | None = None  # of activation checkpointing, where the file says
     mixed: bool = False  # the file asks for mixed precision
     loads: bool = False  # the trainer's own words alone, model and all: it loads the weights

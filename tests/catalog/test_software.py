@@ -54,6 +54,7 @@ def test_versions_change_a_profile_and_its_name_says_so() -> None:
     assert find_software({"profile": "2025-02"}) == load_software()["2025-02"]
     assert find_software({"autocast": False}).autocast is False
     assert find_software({"steps_in_backward": "true"}).steps_in_backward is True
+    assert find_software({"kbit_prepared": "true"}).kbit_upcast == "all"
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,20 @@ def test_nonsense_is_an_input_error(spec: Any) -> None:
     with pytest.raises(InputError) as caught:
         find_software(spec)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("stated", "base", "kept"),
+    [
+        ({"kbit_prepared": "true"}, "nf4", "all"),
+        ({"kbit_prepared": "true"}, "16bit", "none"),
+        ({"trainer": "trl", "trl": "0.19.1"}, "nf4", "norms"),
+        ({"trainer": "trl", "trl": "0.19.1"}, "int8", "all"),
+        ({"trainer": "trl", "trl": "0.19.1"}, "16bit", "none"),
+        ({"trainer": "trl", "trl": "1.0.0"}, "nf4", "none"),
+        ({"trl": "0.19.1"}, "nf4", "none"),
+    ],
+)
+def test_only_a_base_in_few_bits_is_prepared(stated: dict[str, str], base: str, kept: str) -> None:
+    """Source: trl 0.19 models/utils.py prepares a base in few bits; 1.0 does no longer."""
+    assert find_software(stated).over(base).kbit_upcast == kept

@@ -53,12 +53,22 @@ def test_a_call_on_the_model_switches_recomputing_on(
         assert today(found).activation_checkpointing == recomputes
 
 
+@pytest.mark.parametrize("bits", ["4", "8"])
+def test_what_a_prepared_base_does_not_quantise_is_in_fp32(tmp_path: Path, bits: str) -> None:
+    """Source: peft 0.21 utils/other.py casts every 16-bit parameter that is left."""
+    text = script("model = prepare_model_for_kbit_training(model)\n").replace("in_4", f"in_{bits}")
+    found = job(tmp_path / "train.py", text)
+    plain = job(tmp_path / "plain" / "train.py", script().replace("in_4", f"in_{bits}"))
+    assert (found.software.kbit_upcast, plain.software.kbit_upcast) == ("all", "none")
+
+
 def test_weights_of_16_bits_are_not_prepared(tmp_path: Path) -> None:
     """Source: peft 0.21 utils/other.py: it recomputes only what is loaded in few bits."""
     plain = f'model = AutoModelForCausalLM.from_pretrained("{QWEN}")\n'
     text = script("model = prepare_model_for_kbit_training(model)\n", loaded=plain)
     text = text.replace("bnb = BitsAndBytesConfig(load_in_4bit=True)\n", "")
-    assert today(job(tmp_path / "train.py", text)).activation_checkpointing == "none"
+    found = job(tmp_path / "train.py", text)
+    assert (today(found).activation_checkpointing, found.software.kbit_upcast) == ("none", "none")
 
 
 def test_recomputing_by_the_model_is_not_taken_back_by_the_arguments(tmp_path: Path) -> None:

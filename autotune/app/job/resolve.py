@@ -124,7 +124,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)
     evaluation = evaluation_of(jobfile, data.held_out, terms)
     limits, objective = limits_of(jobfile.limits, terms), objective_of(jobfile, terms)
-    software = find_software(jobfile.software)
+    software = find_software(jobfile.software).over(method.base)
     model = software.as_coded(model)
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"

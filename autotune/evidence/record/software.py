@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.software import (
     FSDP2_DEFERS_FROM,
     FSDP2_DEFERS_SINCE,
+    TRL_PREPARES_UNTIL,
     Software,
     Version,
 )
@@ -237,7 +238,7 @@ def checkpoints_by_model(row: Row, trainer: str) -> bool:
 # Of peft; before 0.3 its name is prepare_model_for_int8_training.
 PREPARED = re.compile(r"prepare_model_for_(?:kbit|int8)_training")
 UNTOUCHED = ("gptq", "awq", "aqlm", "eetq", "hqq", "torchao")
-TRL_PREPARES_UNTIL, TRL_PREPARED_UNTIL = (1, 0), (2026, 3)  # version, and month where none is told
+TRL_PREPARED_UNTIL = (2026, 3)  # the month of 1.0, where no version is told
 
 
 def kbit_upcast_of(row: Row, trainer: str, trl: Version | None) -> KbitUpcast:

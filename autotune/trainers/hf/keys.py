@@ -71,6 +71,7 @@ WORDS: Words = {
 }  # fmt: skip
 OWN_LENGTH = "the length that the script cuts rows at"  # where it is computed
 PADS = "pad_to_max_length"  # of run_clm.py and its like; of a script by what it calls
+PREPARED = "prepare_model_for_kbit_training"  # of a script by what it calls, in few bits
 BY_SCRIPT = "by a call of the script"  # on the model itself, beside the arguments
 CHECKPOINTING = tuple(word.key for word in WORDS["activation_checkpointing"])
 OWN_CHECKPOINTING = (  # of programs with flags of their own

@@ -28,6 +28,7 @@ from autotune.trainers.hf.keys import (
     CHECKPOINTING,
     COMPILE_MODES,
     PADS,
+    PREPARED,
     WORDS,
     own_checkpointing,
     read_words,
@@ -72,6 +73,7 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     read_length_of_run(keys, parsed, EPOCHS, *OWN_FLAGS["epochs"])
     read_model(keys, parsed)
     read_adapter(keys, parsed)
+    parsed.kbit_prepared = keys.switch(PREPARED) is True
     length = keys.whole(*MAX_LENGTH, low=1)
     if length is None and trainer == "trl":
         length = TRL_MAX_LENGTH

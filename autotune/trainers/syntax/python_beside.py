@@ -43,6 +43,12 @@ def recomputes(nodes: Iterable[ast.AST], stated: Values, *, quantised: bool) -> 
     return False
 
 
+def prepares(nodes: Iterable[ast.AST], trainer: str) -> bool:
+    """Whether what it does not quantise becomes fp32; Unsloth's own classes do without."""
+    called = any(isinstance(node, ast.Call) and _name_of(node) in _PREPARES for node in nodes)
+    return called and trainer != "unsloth"
+
+
 _WIDENED = "casts every 16-bit weight to fp32, as none is quantised: counted so"
 WIDENED: Final = Uncounted("prepare_model_for_kbit_training", "called", _WIDENED, 0.0, 0.0)
 
@@ -53,8 +59,7 @@ def widens(nodes: Iterable[ast.AST], model: str) -> bool:
     nodes: those that surely run, of a script that quantises nothing itself.
     Source: peft 0.21 utils/other.py prepare_model_for_kbit_training.
     """
-    found = any(isinstance(node, ast.Call) and _name_of(node) in _PREPARES for node in nodes)
-    return found and not stored_by_name(model)
+    return prepares(nodes, "") and not stored_by_name(model)
 
 
 def cut_at(tree: ast.Module, stated: Values) -> tuple[int | None, bool]:

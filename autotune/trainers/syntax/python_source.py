@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, WORDS
+from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, PREPARED, WORDS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_arguments import (
     ARGUMENTS,
@@ -26,6 +26,7 @@ from autotune.trainers.syntax.python_beside import (
     filled,
     in_branches,
     pads,
+    prepares,
     recomputes,
     set_later,
     several_bits,
@@ -65,8 +66,6 @@ _MODEL_KEYS = {
     "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
     "use_flash_attention_2",
 }  # fmt: skip
-
-
 _RENAMED = {
     "model_name": "model_name_or_path", "pretrained_model_name_or_path": "model_name_or_path",
     "torch_dtype": "dtype",
@@ -218,6 +217,7 @@ def _add_beside(
         made.unseen += [MAPPED] if filled_up == MAPPED.value else []
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
+    made.values |= {PREPARED: True} if quantised and prepares(nodes, made.trainer) else {}
     surely, model = stated.reached(tree, surely=True), made.values.get("model_name_or_path", "")
     known = not {"load_in_4bit", "load_in_8bit", "**"} & set(made.computed)
     if own and known and widens(surely, str(model)):
@@ -241,8 +241,7 @@ def _unseen(
     ))  # fmt: skip
 
 
-# By which of a trainer's methods, or of the program around it, a training is started; a file that
-# makes a trainer may leave that to another.
+# What starts a training, which a file that makes a trainer may leave to another.
 _STARTS = {"train", "fit", "_inner_training_loop", "training_step", "hyperparameter_search"}
 # What is set on the arguments once they are made, and could not be changed where they are made.
 _KNOBS = {key for words in WORDS.values() for key in (word.key for word in words)}
