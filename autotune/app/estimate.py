@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.answer.limits import ShortRows
     from autotune.domain.answer.recommendation import Relaxation, Shortfall
-    from autotune.domain.config import Config
+    from autotune.domain.config import Config, KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
     from autotune.domain.observation import Calibration
@@ -93,7 +93,7 @@ def estimate(
     pricing = Pricing.learned(job)
     calibration = pricing.calibration
     bill = pricing.of([(offer, config)])
-    notes = [*uncounted_notes(job), *doubts, *pricing.warnings]
+    notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*price_notes(replace(job, offers=(offer,)))]
     notes += [*unquantised_note(job), *variant_note(job)]
     unseen = never_measured_note(offer.device)
@@ -186,7 +186,7 @@ def _costliest_unsaid(bill: Bill) -> list[str]:
 
 def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str]:
     """Which micro-batch was assumed where nobody stated one, and the largest that would fit."""
-    if job.today_here is not None or {*SPLIT} & job.lock.keys():
+    if job.today_here is not None or {*SPLIT} & job.lock.keys() or _kept_elsewhere(job):
         return []
     offer, micro = job.offers[0], config.micro_batch_size
     per_device = micro * config.gradient_accumulation_steps
@@ -266,7 +266,8 @@ def stated_config(job: Job) -> Config:
     from autotune.app.job.evidence import default_config
 
     offer = job.offers[0]
-    config = job.today_here or default_config(job, offer)
+    kept = _kept_elsewhere(job)
+    config = job.today_here or _moved(default_config(job, offer), kept, job)
     locked = {name: value for name, value in job.lock.items() if name in KNOBS}
     per_device, rest = divmod(job.global_batch_size, offer.count)
     if rest:
@@ -290,8 +291,46 @@ def stated_config(job: Job) -> Config:
         raise InputError(
             msg, "the global batch is the job's contract: choose a split that makes it"
         )
-    closed = [name for name in CLOSED_FORMS if name not in locked and job.today_here is None]
+    open_ = () if kept or job.today_here is not None else CLOSED_FORMS
+    closed = [name for name in open_ if name not in locked]
     return config.with_knobs(**dict.fromkeys(closed, CLOSED_FORM))
+
+
+def _kept_elsewhere(job: Job) -> dict[str, KnobValue]:
+    """Knobs of a trainer's file that runs on another number of devices than is asked for."""
+    if job.origin is None or job.today_here is not None:
+        return {}
+    entries = job.stated_file.get("evidence") or ()
+    return next((dict(each["config"]) for each in entries if each.get("today")), {})
+
+
+def _moved(config: Config, kept: dict[str, KnobValue], job: Job) -> Config:
+    """The defaults on a machine, with what a file says of its run on another one.
+
+    Its batch of all devices is split anew, in micro-batches that are no larger than its own.
+    """
+    if not kept:
+        return config
+    count = job.offers[0].count
+    per_device = max(job.global_batch_size // count, 1)
+    micro = int(kept.get("micro_batch_size", config.micro_batch_size))
+    micro = max(n for n in range(1, micro + 1) if per_device % n == 0)
+    alone = {*SPLIT, SHARDING} if count == 1 or kept.get(SHARDING) == "none" else {*SPLIT}
+    same = {name: value for name, value in kept.items() if name in KNOBS and name not in alone}
+    return config.with_knobs(**same, **dict(zip(SPLIT, (micro, per_device // micro), strict=True)))
+
+
+def _moved_note(job: Job, config: Config) -> list[str]:
+    """That the batch of a file is split otherwise than on the devices that it runs on."""
+    kept, count = _kept_elsewhere(job), job.offers[0].count
+    here = config.micro_batch_size, config.gradient_accumulation_steps
+    own = tuple(int(kept.get(name, 1)) for name in SPLIT)
+    if not kept or own == here:
+        return []
+    said = f"the file runs on another number of devices than {count}: the {job.global_batch_size} "
+    said += f"rows of its step are split {here[0]} x {here[1]} on each, not {own[0]} x {own[1]}"
+    keep = f"`--set train.global_batch_size={own[0] * own[1] * count}` keeps what a device takes"
+    return [Decisive(f"{said}; {keep}")]
 
 
 def check_config(job: Job, offer: Offer, config: Config) -> list[str]:

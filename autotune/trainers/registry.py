@@ -90,7 +90,9 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
         each for each in TRAINERS.values()
         if each.name == told or _may_start(each.name, program)
     ]  # fmt: skip
-    whole = (each.name for each in able if each.is_file(values))
+    # The Trainer's is known by a word of a program's, others by how their file is built.
+    built = sorted(able, key=lambda each: each.name == "hf")
+    whole = (each.name for each in built if each.is_file(values))
     whose = next((trainer for trainer in (*started, *whole) if trainer), None)
     whose = whose or _by_keys(found, able, name)
     if whose is None or (not program and _has_own_sections(values, whose)):
@@ -149,14 +151,19 @@ def has_settings(values: Mapping[str, Any]) -> bool:
 
 
 def _has_own_sections(values: Mapping[str, Any], trainer: str) -> bool:
-    """Whether settings stand in sections that the trainer does not have: a program's own file."""
+    """Whether settings stand in sections that the trainer does not have: a program's own file.
+
+    What stands beside the section as well was not put there.
+    """
     schema = schema_of(trainer)
     newer = trainer == "llamafactory" and TRAINERS[trainer].is_file(values)  # its v1 has sections
     return (
         trainer not in {"hf", "trl"}
         and not newer
         and any(
-            isinstance(section, dict) and _SETTINGS & set(section) and schema.find(key) is None
+            isinstance(section, dict)
+            and _SETTINGS & set(section) - set(values)
+            and schema.find(key) is None
             for key, section in values.items()
         )
     )

@@ -24,7 +24,7 @@ from autotune.trainers.unread import decides, decisive, own_settings, says_off
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.trainers.parsed import Keys, Parsed
 
@@ -211,12 +211,39 @@ _OWN_TARGETS_SD = (0.15, 0.15)  # or from PEFT's targets: every matrix in place 
 _OF_OTHER_CONFIGS = {"max_prompt_length", "beta", "loss_type"}  # of TRL as well: DPOConfig's
 
 
+def older_defaults(keys: Keys, parsed: Parsed) -> None:
+    """What TRL did by default when it took a key of the file that it has no more.
+
+    From 0.24 on it recomputes unless told otherwise, before only if told.
+    """
+    schema, key = schema_of(parsed.trainer), "gradient_checkpointing"
+    older = _older_key(schema, keys.values, key)
+    if older and "activation_checkpointing" not in parsed.knobs:
+        parsed.defaults["activation_checkpointing"] = "none"
+        why = f"off, as it was by default when TRL took {older}; where a newer one runs it is on"
+        said = Uncounted(key, "not stated", why, *_RECOMPUTES_SD)
+        parsed.uncounted.append(said)
+
+
+def _older_key(schema: Schema, values: Mapping[str, Any], key: str) -> str:
+    """A key of the file that was gone before the trainer had another one; empty: none."""
+    since = parse_version(schema.keys[key].since, key)
+    for name, value in values.items():
+        found = schema.keys.get(str(name))
+        package, _, last = (found.until if found else "").partition(" ")
+        stated = package == schema.package and value not in ("", None)
+        if stated and parse_version(last, str(name)) < since:
+            return str(name)
+    return ""
+
+
 def say_defaults(parsed: Parsed, values: dict[str, Any]) -> None:
     """That TRL recomputes where a file is silent, if a program of people's own reads the file."""
     schema = schema_of(parsed.trainer)
     known = parsed.asked | _OF_OTHER_CONFIGS
     strange = [str(k) for k in values if schema.find(str(k)) is None and k not in known]
-    silent = "activation_checkpointing" not in parsed.knobs
+    silent = parsed.meaning.get("activation_checkpointing") == "full"
+    silent = silent and "activation_checkpointing" not in parsed.knobs
     if parsed.trainer == "trl" and strange and silent:
         why = f"on by TRL's default; {', '.join(strange[:3])} are of another program, which may not"
         said = Uncounted("gradient_checkpointing", "not stated", why, *_RECOMPUTES_SD)

@@ -177,21 +177,25 @@ def leave_uncounted(parsed: Parsed, devices: int, told: Collection[str] = ()) ->
         _leave(parsed, "compile", "off", left)
 
 
-_MASTERS_SD = (0.05, 0.40)  # an assumption: a 7B in full holds twice what is counted
+_MASTERS_SD = (0.05, 0.10)  # an assumption: gradients in 16 bit, or summed in fp32
 
 
-def _say_masters(parsed: Parsed, devices: int) -> None:
-    """That DeepSpeed keeps fp32 masters on one device as well, where all weights are trained.
+def keeps_masters(parsed: Parsed, devices: int) -> bool:
+    """Whether DeepSpeed keeps fp32 masters on one device, where all weights are trained.
 
     Source: deepspeed 0.18.9 runtime/bf16_optimizer.py and zero/stage_1_and_2.py.
     """
     meaning, method = parsed.meaning, parsed.values.get("method", {})
-    stage = meaning.get("sharding")
     full = method.get("kind") == "full" and method.get("base") != "32bit"
-    if devices == 1 and stage in ZERO_STAGE and full and meaning.get("offload") != "optimizer":
-        why = "on one device it keeps fp32 masters and moments as well, which are not counted"
-        why += ": --set method.base=32bit takes as much"
-        parsed.uncounted.append(Uncounted("deepspeed", str(stage), why, *_MASTERS_SD))
+    away = meaning.get("offload") == "optimizer"
+    return devices == 1 and full and meaning.get("sharding") in ZERO_STAGE and not away
+
+
+def _say_masters(parsed: Parsed, devices: int) -> None:
+    if keeps_masters(parsed, devices):
+        why = "on one device it keeps fp32 masters and moments as well: counted as fp32 weights"
+        stage = str(parsed.meaning["sharding"])
+        parsed.uncounted.append(Uncounted("deepspeed", stage, why, *_MASTERS_SD))
 
 
 _CUT_NOTHING = {"hf", "swift", "torchtune", "litgpt"}  # where no length is stated

@@ -416,3 +416,36 @@ def test_a_deciding_flag_that_a_shell_fills_in_is_said(tmp_path: Path) -> None:
     text = SAFE.replace("ZERO_STAGE=3\n", "").replace('"${ZERO_STAGE}"', "$(stage_of)")
     assert "zero_stage" in warnings(job(tmp_path / "go.sh", text))
     assert "zero_stage" not in warnings(job(tmp_path / "go.sh", SAFE))
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        (" \\  # rows of a device", "a blank behind a backslash"),
+        ("", "no backslash before a flag"),
+    ],
+)
+def test_a_command_that_the_shell_ends_early_is_read_whole_and_said(
+    tmp_path: Path, slip: str, said: str
+) -> None:
+    lines = [
+        "llamafactory-cli train", "--stage sft --finetuning_type lora",
+        "--model_name_or_path Qwen/Qwen2.5-0.5B --cutoff_len 512",
+        "--per_device_train_batch_size 4", "--gradient_accumulation_steps 8", "--max_steps 10",
+    ]  # fmt: skip
+    ends = [" \\", " \\", " \\", slip, " \\", ""]
+    path = tmp_path / "run.sh"
+    path.write_text("".join(f"{a}{b}\n" for a, b in zip(lines, ends, strict=True)))
+    (found,) = load_jobs(path, Overrides(("h100",), stated={"data.rows": 2000}))
+    assert found.job.global_batch_size == 32
+    assert found.job.steps == 10
+    assert said in [each.key for each in found.job.origin.uncounted]
+
+
+def test_a_line_of_flags_behind_another_command_is_not_its(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python train.py \\\n  --per_device_train_batch_size 4 --max_steps 10 > log\n"
+        "--gradient_accumulation_steps 8\n"
+    )
+    assert parse_shell(path.read_text(), "run.sh").values.get("gradient_accumulation_steps") is None

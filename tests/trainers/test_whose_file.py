@@ -10,6 +10,7 @@ from autotune.app.estimate import estimate
 from autotune.app.runs.user_file import patched
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.errors import InputError
+from autotune.trainers.registry import detect
 from tests.commandline import typed
 from tests.strangers import command, file, notebook, warnings
 
@@ -529,3 +530,23 @@ def test_files_that_complete_a_file_are_said(tmp_path: Path) -> None:
     text = f"includes: [more.yaml]\nmodel_name_or_path: {QWEN}\nuse_peft: true\nmax_steps: 9\n"
     found = file(tmp_path / "a.yaml", f"{text}per_device_train_batch_size: 2\noutput_dir: o\n")
     assert "builds on another one" in warnings(found)
+
+
+def test_a_section_of_what_stands_beside_it_too_makes_no_file_a_programs_own() -> None:
+    values: dict[str, object] = {
+        "base_model": QWEN, "sequence_len": 512, "micro_batch_size": 2, "adapter": "qlora",
+        "gradient_accumulation_steps": 8, "datasets": [{"path": "a", "type": "alpaca"}],
+        "deepspeed_config": {"gradient_accumulation_steps": 8, "zero_stage": 2},
+    }  # fmt: skip
+    found = detect(values, "q.yml")
+    assert found is not None
+    assert found.name == "axolotl"
+    values["lora"] = {"lora_r": 8, "target_modules": ["q_proj"]}
+    assert detect(values, "q.yml") is None
+
+
+def test_a_file_built_of_components_is_torchtunes_whatever_other_words_it_holds() -> None:
+    values = {"model": {"_component_": "own.moe"}, "enable_fsdp": True, "epochs": 1}
+    found = detect(values, "moe.yaml")
+    assert found is not None
+    assert found.name == "torchtune"

@@ -170,6 +170,8 @@ def _unread_of(parsed: Command) -> list[Uncounted]:
          "given again further on, which is what counts: the trainer's parser takes the last"),
         ("a blank behind a backslash", f"{parsed.slips} x" if parsed.slips else "",
          "the shell ends the command there: take the blank out; all of it was read"),
+        ("no backslash before a flag", f"{parsed.unjoined} x" if parsed.unjoined else "",
+         "the shell ends the command there: put one in; all of it was read"),
         ("a comment between its lines", f"{parsed.cut} x" if parsed.cut else "",
          "the shell ends the command there: take it out; all of it was read"),
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.beside import near_file
 from autotune.app.job.file import Document
+from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_targets
 from autotune.catalog.datasets import published, published_names
@@ -81,10 +82,9 @@ def completed(
     _cap_steps(parsed, values, overrides, batch)
     values.setdefault("train", {})["global_batch_size"] = batch
     _place_saves(parsed, values, overrides, batch)
-    every = parsed.knobs.get("checkpoint_every_steps")
-    if isinstance(every, int) and every > NEVER_STEPS:
+    if int(parsed.knobs.get("checkpoint_every_steps", 0)) > NEVER_STEPS:
         parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS - 1  # and once at the end
-    _widen_masters(parsed, values)
+    widen_masters(parsed, values, devices)
     _complete_evaluation(parsed, values, overrides)
     _place_evaluations(parsed, values, overrides, batch)
     today: dict[str, Any] = {"today": True, "config": _possible(parsed, devices)}
@@ -125,27 +125,6 @@ def _split_total(parsed: Parsed, devices: int) -> None:
     micro = int(parsed.meaning["micro_batch_size"]) * devices
     if parsed.global_batch is not None and parsed.global_batch % micro == 0:
         parsed.knobs["gradient_accumulation_steps"] = parsed.global_batch // micro
-
-
-def _widen_masters(parsed: Parsed, values: dict[str, Any]) -> None:
-    """FSDP under mixed precision, and DeepSpeed under fp16, train fp32 masters.
-
-    Whatever dtype the weights are loaded in. Source: accelerate 1.15 utils/fsdp_utils.py
-    fsdp2_prepare_model and accelerator.py (FSDP1): trained parameters become fp32 where
-    mixed_precision is not "no"; deepspeed 0.19 runtime/zero/stage_1_and_2.py and stage3.py.
-    """
-    method, sharding = values.get("method"), parsed.meaning.get("sharding")
-    if not isinstance(method, dict) or method.get("kind") != "full":
-        return
-    if method.get("base") not in {None, "16bit"}:
-        return
-    if parsed.mixed and sharding == "fsdp":
-        method["base"] = "32bit"
-        why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
-        parsed.note("method.base", "32bit", why)
-    elif sharding in ZERO_STAGE and parsed.meaning.get("precision") == "fp16":
-        method["base"] = "32bit"
-        parsed.note("method.base", "32bit", "DeepSpeed keeps fp32 masters beside fp16 weights")
 
 
 def _job_name(values: dict[str, Any], origin: Origin) -> str:

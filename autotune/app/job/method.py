@@ -7,7 +7,7 @@ software and model.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
 from autotune.cost.dora import repeats_base
@@ -15,9 +15,11 @@ from autotune.cost.memory.states import experts_fused, quantised, sizes
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.cost.time.flops import products
 from autotune.domain.answer.recommendation import Decisive
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Method, ZeroSettings
 from autotune.domain.units import format_bytes
+from autotune.trainers.unread import keeps_masters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Base, Job
     from autotune.domain.model import Model
     from autotune.domain.typed.job import DeepSpeedSection, JobFile, MethodSection
+    from autotune.trainers.parsed import Parsed
 
 BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
 # Formats that transformers unpacks to 16 bit when it loads them for training. Source: transformers
@@ -299,3 +302,30 @@ def _needed(job: Job) -> tuple[int, int]:
     if not job.method.is_dora:
         return RSLORA_FROM
     return QUANTISED_DORA_FROM if job.method.is_quantised else DORA_FROM
+
+
+def widen_masters(parsed: Parsed, values: dict[str, Any], devices: int) -> None:
+    """FSDP under mixed precision, and DeepSpeed under fp16, train fp32 masters.
+
+    Whatever dtype the weights are loaded in. Source: accelerate 1.15 utils/fsdp_utils.py
+    fsdp2_prepare_model and accelerator.py (FSDP1): trained parameters become fp32 where
+    mixed_precision is not "no"; deepspeed 0.19 runtime/zero/stage_1_and_2.py and stage3.py.
+    LLaMA-Factory does so by itself where neither shards: llamafactory 0.9.5 model/adapter.py.
+    """
+    method, sharding = values.get("method", {}), parsed.meaning.get("sharding")
+    if method.get("kind") != "full" or method.get("base") not in {None, "16bit"}:
+        return
+    if parsed.mixed and sharding == "fsdp":
+        method["base"] = "32bit"
+        why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
+        parsed.note("method.base", "32bit", why)
+    elif keeps_masters(parsed, devices):
+        method["base"] = "32bit"
+        parsed.note("method.base", "32bit", "DeepSpeed keeps fp32 masters on one device as well")
+    elif sharding in ZERO_STAGE and parsed.meaning.get("precision") == "fp16":
+        method["base"] = "32bit"
+        parsed.note("method.base", "32bit", "DeepSpeed keeps fp32 masters beside fp16 weights")
+    elif parsed.upcasts and sharding not in {*ZERO_STAGE, "fsdp"}:
+        method["base"] = "32bit"
+        why = "LLaMA-Factory makes fp32 of what is trained, without pure_bf16 and DeepSpeed"
+        parsed.note("method.base", "32bit", why)

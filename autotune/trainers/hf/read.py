@@ -35,7 +35,7 @@ from autotune.trainers.hf.keys import (
 )
 from autotune.trainers.hf.recipes import OWN_BATCH, own_count
 from autotune.trainers.parsed import Keys, Parsed
-from autotune.trainers.schema import leave_rest
+from autotune.trainers.schema import leave_rest, older_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,6 +96,8 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     if "packing" not in parsed.knobs and keys.switch(*OWN_FLAGS["packing"]):
         parsed.knobs["packing"] = "on"
         parsed.keep("packing", "sample_packing", "true", "a program's own word for it")
+    if trainer == "trl":
+        older_defaults(keys, parsed)
     leave_rest(keys, parsed)
     return parsed
 

@@ -215,6 +215,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     scales = keys.switch("double_quantization")  # true (hparams/model_args.py)
     if kind == "full":
         parsed.part("method", kind="full", base=base)
+        parsed.upcasts = not any(keys.switch(name) for name in ("pure_bf16", "use_badam"))
         return
     if kind in UNPRICED:
         for name in ("freeze_trainable_layers", "freeze_trainable_modules"):

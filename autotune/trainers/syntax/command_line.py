@@ -44,6 +44,7 @@ ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _JOINED = re.compile(r"\\[ \t]*\r?\n")  # with a blank behind the backslash it is a slip
 _SLIP = re.compile(r"\\[ \t]+\r?\n")
+_UNJOINED = re.compile(r"(?<![\\\s])[ \t]*\r?\n(?=[ \t]*--\w)")  # no backslash before a flag
 # A variable by itself, or what the user adds.
 _ANY = re.compile(rf"{NAME.pattern}|\$[@*]|\$\{{\w+\[[@*]\]\}}")
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
@@ -82,6 +83,7 @@ class Command:
     written: dict[str, str] = field(default_factory=dict)  # files that its script writes, by name
     slips: int = 0  # lines that go on, and end in a blank behind the backslash
     cut: int = 0  # comments between its lines, which end it for the shell
+    unjoined: int = 0  # lines of flags behind one without a backslash
     end: int = 0  # where another flag would stand
 
     @property
@@ -110,7 +112,8 @@ def parse_command(
     while assigned < len(tokens) and ASSIGNED.fullmatch(tokens[assigned].text):
         assigned += 1
     made = Command(environment=dict(names or {}), end=tokens[-1].end if tokens else 0)
-    made.slips, made.cut = len(_SLIP.findall(text)), cuts_off(text)
+    made.slips, made.cut = len(_SLIP.findall(without_comments(text))), cuts_off(text)
+    made.unjoined = len(_UNJOINED.findall(without_comments(text)))
     used = [match for match in map(USED.fullmatch, (token.text for token in command)) if match]
     made.unknown = [m[0] for m in used if m["name"] in lists and lists[m["name"]].is_open]
     for token in tokens[:assigned]:

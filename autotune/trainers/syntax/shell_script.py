@@ -54,6 +54,9 @@ _BY_CONFIG = (
 # A program by itself, whose name says that it trains: what it trains then stands in it.
 _BY_NAME = STARTS + r".*\b\w*(train|sft|dpo|kto|orpo|tune|lora)\w*(\.py\b|\s|$)"
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
+_FLAGS = re.compile(r"[ \t]*--[a-z]\w*[ \t=]")
+# Lines joined by a backslash, the last of which is flags alone.
+_GOES_ON = re.compile(r"\A(?!\s*#)(?s:.)*\\[ \t]*\n[ \t]*--\w[^\n|;&>#]*\n\Z")
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
@@ -137,12 +140,13 @@ def _starts_nothing(block: str) -> bool:
 def _blocks(text: str) -> list[str]:
     """The lines of a script; lines joined by a backslash are one, with a blank behind it too.
 
-    A comment goes no further than its line.
+    So is a line of flags behind one that only lacks its backslash. A comment goes no further than
+    its line.
     """
     found: list[str] = []
     joined = False
     for line in without_comments(text).splitlines(keepends=True):
-        if joined:
+        if joined or (_FLAGS.match(line) and found and _GOES_ON.search(found[-1])):
             found[-1] += line
         else:
             found.append(line)

@@ -144,18 +144,21 @@ COUNTED_WORDS = re.compile(
 
 # A command in backticks that is a comment alone.
 _ASIDE = re.compile(r"`(?:\s|#[^\n`]*)+`")
+# A comment behind the backslash that was to go on with the command.
+_BEHIND = re.compile(r"(?<=\\)[ \t]+#[^\n]*(?=\n[ \t]*--\w)")
 # Whole lines of comments inside a command that goes on, behind which its flags go on as well.
 _BETWEEN = re.compile(r"(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*--\w)")
 
 
 def without_comments(text: str) -> str:
-    """The text with comments between a command's lines blanked, as long as it was.
+    """The text with comments between and behind a command's lines blanked, as long as it was.
 
     A whole line of comment ends a command in the shell; what stands behind it was meant all the
     same (`cuts_off`).
     """
-    blank = _ASIDE.sub(lambda match: " " * len(match[0]), text)
-    return _BETWEEN.sub(lambda match: " " * len(match[0]), blank)
+    for pattern in (_ASIDE, _BEHIND, _BETWEEN):
+        text = pattern.sub(lambda match: " " * len(match[0]), text)
+    return text
 
 
 def cuts_off(text: str) -> int:
