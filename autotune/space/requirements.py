@@ -90,10 +90,7 @@ def triton_runs(_job: Job, offer: Offer, kernels: str) -> bool:
 
 
 def kernels_run_eagerly(_job: Job, _offer: Offer, kernels: str, compiled: str) -> bool:
-    """Compiling fuses the same operations: the two do not add up, and graphs break.
-
-    Source: linkedin/Liger-Kernel issue 642 (with torch.compile 40 hours slower).
-    """
+    """Compiling fuses the same, and graphs break: 40 hours slower (Liger-Kernel issue 642)."""
     return kernels == "none" or compiled == "off"
 
 
@@ -116,11 +113,9 @@ def fp8_replicated(_job: Job, _offer: Offer, precision: str, sharding: str) -> b
 
 # How the weights are divided under each value. DeepSpeed's ZeRO-2 runs on one device as well.
 SHARDINGS = {
-    "none": frozenset({"none", "ddp", "fsdp", "zero2", "zero3"}),
-    "optimizer": frozenset(ZERO_STAGE),
-    "all": frozenset({"fsdp"}),
-    "activations": frozenset({"none", "ddp"}),
-}
+    "none": frozenset({"none", "ddp", "fsdp", "zero2", "zero3"}), "all": frozenset({"fsdp"}),
+    "optimizer": frozenset(ZERO_STAGE), "activations": frozenset({"none", "ddp"}),
+}  # fmt: skip
 ON_ONE_DEVICE = {"none": "none", "activations": "none", "optimizer": "zero2"}
 # transformers: activation_checkpointing_kwargs takes `offload`; trl: activation_offloading.
 CHECKPOINTS_AWAY_FROM, TRL_CHECKPOINTS_AWAY_FROM = (5, 23), (0, 19, 1)
@@ -128,8 +123,7 @@ CHECKPOINTS_AWAY_FROM, TRL_CHECKPOINTS_AWAY_FROM = (5, 23), (0, 19, 1)
 
 def sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
     """DeepSpeed on one device is of use where it offloads, which `sharded_for_offload` judges."""
-    offloads = "offload" in job.allow or job.lock.get("offload", "none") != "none"
-    if offer.count == 1 and offloads:
+    if offer.count == 1 and ("offload" in job.allow or job.lock.get("offload", "none") != "none"):
         return sharding in {"none", "zero2"}
     return (sharding == "none") == (offer.count == 1)
 
@@ -380,14 +374,19 @@ def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: s
     return packing == "off" or attention in FLASH or job.lock.get("packing") == "on"
 
 
-def pairs_are_not_packed(job: Job, _offer: Offer, packing: str) -> bool:
-    """Whether the objective's rows can be joined."""
-    return packing == "off" or job.objective not in PAIRED
+def pairs_can_have_it(job: Job, _offer: Offer, value: str) -> bool:
+    """Whether rows of preferences can: none are packed, and their loss is another."""
+    return value not in {"on", "chunked_loss"} or job.objective not in PAIRED
 
 
-def pairs_have_their_own_loss(job: Job, _offer: Offer, kernels: str) -> bool:
-    """Whether the objective's loss can be computed in chunks."""
-    return kernels != "chunked_loss" or job.objective not in PAIRED
+def pairs_are_not_grouped(job: Job, _offer: Offer, grouping: str) -> bool:
+    """TRL's have neither of what transformers' LengthGroupedSampler takes: input_ids, a length."""
+    return grouping == "off" or job.objective not in PAIRED or job.origin is not None
+
+
+def kto_needs_two_rows(job: Job, _offer: Offer, micro_batch_size: int) -> bool:
+    """TRL's makes a row's other answer of its neighbour (kto_trainer.py, 1.0 to 1.16)."""
+    return micro_batch_size > 1 or job.objective != "kto" or job.origin is not None
 
 
 def packing_or_grouping(_job: Job, _offer: Offer, packing: str, grouping: str) -> bool:

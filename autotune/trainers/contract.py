@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.config import Config, KnobValue
     from autotune.domain.job import Job
+    from autotune.domain.objective import Objective
     from autotune.domain.outcome import DiskUse
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.versions import Version
@@ -152,6 +153,7 @@ class Trainer(ABC):
     software: ClassVar[Mapping[str, str]] = {}  # what else of the job's software it implies
     evaluation_batch: ClassVar[str] = "per_device_eval_batch_size"  # empty: it sizes none apart
     stand_in: ClassVar[str] = "trl"  # the format written where its file cannot be changed
+    objectives: ClassVar[frozenset[Objective]] = frozenset({"sft", "pretraining"})  # exported
 
     def is_file(self, values: Mapping[str, Any]) -> bool:  # noqa: ARG002 - few have such a mark
         """Whether the structure of a file, and not single keys, says that it is this trainer's."""

@@ -241,11 +241,15 @@ def objective_of(jobfile: JobFile, assumed: Assumed) -> Objective:
     return found
 
 
-def refuse_packed_pairs(job: Job) -> None:
-    """Raise InputError where preferences are to be packed, which no trainer does."""
+def refuse_odd_pairs(job: Job) -> None:
+    """Raise InputError where preferences are to be packed, or KTO to learn from single rows."""
     if job.lock.get("packing") == "on" or "packing" in job.allow:
         msg = f"packing joins rows, and the rows of {job.objective} stay apart"
         raise InputError(msg, "leave packing out: padding_free of TRL changes no batch")
+    least = 2 * min(offer.count for offer in job.offers)
+    if job.objective == "kto" and job.origin is None and job.global_batch_size < least:
+        msg = "kto scores a row beside another of its micro-batch, and the global batch has no two"
+        raise InputError(msg, f"set the global batch to {least} or more")
 
 
 def training_of(jobfile: JobFile, rows: int, assumed: Assumed) -> tuple[float, int, int]:

@@ -26,7 +26,7 @@ from autotune.app.job.defaults import (
     evaluation_of,
     limits_of,
     objective_of,
-    refuse_packed_pairs,
+    refuse_odd_pairs,
     training_of,
 )
 from autotune.app.job.method import as_stated, check_variant, fp32_needed, method_of, zero_of
@@ -167,7 +167,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     if method.variant != "none":
         check_variant(job)
     if job.objective in PAIRED:
-        refuse_packed_pairs(job)
+        refuse_odd_pairs(job)
     job = without_impossible(job, assumed)
     check_batch(job)
     check_locks(job)

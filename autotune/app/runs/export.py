@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Trainer
 
 DEFAULT_EXPORT = "hf"
+PAIRS_EXPORT = "trl"  # transformers' Trainer has no loss of pairs
 NOTHING = DiskUse()  # is known of what a run writes
 
 
@@ -67,11 +68,13 @@ def default_exports(job: Job) -> tuple[tuple[str, ...], list[str]]:
     """
     if job.origin is not None:
         return (SAME,), []
+    name = PAIRS_EXPORT if job.objective in PAIRED else DEFAULT_EXPORT
     try:
-        check_target(DEFAULT_EXPORT, job)
+        check_target(name, job)
     except InputError as error:
-        return (), [Decisive(f"nothing to run was written: {error.message}")]
-    return (DEFAULT_EXPORT,), []
+        what = f"{error.message}; {error.hint}" if job.objective in PAIRED else error.message
+        return (), [Decisive(f"nothing to run was written: {what}")]
+    return (name,), []
 
 
 def export_pick(
@@ -218,13 +221,18 @@ __all__ = ["Export", "check_target", "export", "write_export"]
 def check_target(target: str, job: Job) -> None:
     """Raise InputError if `target` ("hf", "trl@1.9.0", ...) cannot be written for this job."""
     trainer, version = _parse_target(target)
-    if job.objective in PAIRED:
-        msg = (
-            f"files are written only for supervised training, not for {job.objective}; give your "
-            "own script or config as JOB, and it comes back with these settings"
-        )
-        raise InputError(msg)
+    check_objective(trainer, job)
     trainer.plan_versions(job, version)
+
+
+def check_objective(trainer: Trainer, job: Job) -> None:
+    """Raise InputError for a trainer that is not written for what the job trains."""
+    if job.objective in trainer.objectives:
+        return
+    able = ", ".join(name for name, own in FORMATS.items() if job.objective in own.objectives)
+    msg = f"a file of {trainer.name} is not written for {job.objective}"
+    own = "give your own script or config as JOB, and it comes back with these settings"
+    raise InputError(msg, f"--export {able} is; or {own}" if able else own)
 
 
 def export(  # noqa: PLR0913 - what a plan is, each named
@@ -259,6 +267,7 @@ def export(  # noqa: PLR0913 - what a plan is, each named
         InputError: unknown format or version, or a configuration that breaks the job's contract.
     """
     trainer, version = _parse_target(target)
+    check_objective(trainer, job)
     check_contract(job, offer, config)
     if offer.nodes > 1 and not trainer.several_machines:
         able = ", ".join(name for name, own in FORMATS.items() if own.several_machines)

@@ -102,13 +102,21 @@ class HuggingFace(Trainer):
     ) -> dict[str, str]:
         """The arguments in their file, and the scripts around it. needs: packages of train.py."""
         files = {
-            self.file: json.dumps(arguments, indent=2) + "\n",
-            "train.py": train_py(plan, f"{self.name}.py.txt"),
+            self.file_of(plan.job): json.dumps(arguments, indent=2) + "\n",
+            "train.py": self.script(plan),
             "accelerate.yaml": accelerate_yaml(plan),
         }
         if prepares(plan):
             files["prepare.py"] = prepare_py(plan, mask_prompt=self.masks_prompt)
         return {**files, "run.sh": run_sh(plan, files, needs), **input_files(plan)}
+
+    def file_of(self, _job: Job, /) -> str:
+        """The file of the arguments."""
+        return self.file
+
+    def script(self, plan: Plan) -> str:
+        """train.py."""
+        return train_py(plan, f"{self.name}.py.txt")
 
 
 def _notes(plan: Plan) -> list[str]:

@@ -10,22 +10,30 @@ from typing import TYPE_CHECKING
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
 from autotune.trainers.hf.adapter import adapter_dtype, variant_keys, weights_dtype
+from autotune.trainers.hf.preferences import columns_of
 from autotune.trainers.launch.run_inputs import FOLDER
+from autotune.trainers.versions import KNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autotune.trainers.contract import Plan
 
 _MARK = "# @SETTINGS@\n"
 _PARTS = ("MODEL", "TOKENIZER", "LOADING", "ROWS", "TIMES")
 _WIDTH = 88
+_AS_IT_IS: Mapping[str, str] = {}
 _PLAIN_SCALES = (
     "bnb_4bit_use_double_quant=True,  # 4.13 bits", "bnb_4bit_use_double_quant=False,  # 4.5 bits",
 )  # fmt: skip
 
 
-def train_py(plan: Plan, template: str) -> str:
-    """The script of one trainer with this plan's settings in it."""
-    text = _script(template, _settings(plan))
+def train_py(plan: Plan, template: str, words: Mapping[str, str] = _AS_IT_IS) -> str:
+    """The script of one trainer with this plan's settings in it.
+
+    words: what stands for words of the template, in this order.
+    """
+    text = _script(template, _settings(plan), words)
     return text if plan.job.method.double_quant else text.replace(*_PLAIN_SCALES)
 
 
@@ -39,13 +47,17 @@ def prepare_py(plan: Plan, *, mask_prompt: bool) -> str:
     ])  # fmt: skip
 
 
-def _script(template: str, settings: list[tuple[str, object, str]]) -> str:
+def _script(
+    template: str, settings: list[tuple[str, object, str]], instead: Mapping[str, str] = _AS_IT_IS
+) -> str:
     """A template with the shared parts and those settings that it reads."""
     folder = resources.files("autotune.trainers") / "templates"
     text = (folder / template).read_text(encoding="utf-8")
     for name in _PARTS:
         part = (folder / f"{name.casefold()}.py.txt").read_text(encoding="utf-8")
         text = text.replace(f"# @{name}@\n", part)
+    for word, other in instead.items():  # before anything of the user's is in it
+        text = text.replace(word, other)
     words = set(re.findall(r"\w+", text))
     settings = [row for row in settings if row[0] in words]
     return text.replace(_MARK, "".join(_setting(*row) for row in settings))
@@ -75,6 +87,9 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
         ("SHARDING", plan.config.sharding, ""),
         ("ADAPTER_DTYPE", adapter_dtype(plan), ""),
         ("LORA", _lora(plan), "None: all weights are trained"),
+        ("REFERENCE", job.work.reference and not method.is_lora, "a second copy scores as well"),
+        ("COLUMNS", columns_of(job), "that a row needs"),
+        ("TRL_FROM", KNOWN["trl"][0], "the oldest whose arguments were read"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer: sft_config.json, train.py, accelerate.yaml, run.sh."""
+"""TRL's trainers: sft_config.json (or dpo_config.json, ...), train.py, accelerate.yaml, run.sh."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
-from autotune.trainers.contract import Export
+from autotune.domain.objective import PAIRED
+from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.adapter import weights_dtype
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.hf import HuggingFace
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.notes import shared_notes
+from autotune.trainers.hf.preferences import (
+    TEMPLATE,
+    TRAINERS,
+    check_rows,
+    pair_arguments,
+    pair_notes,
+    pair_words,
+)
+from autotune.trainers.hf.script import train_py
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
     KNOWN,
@@ -43,6 +53,7 @@ class Trl(HuggingFace):
     known = KNOWN["trl"]
     stand_in = "trl"
     masks_prompt = True
+    objectives = frozenset({*Trainer.objectives, *PAIRED})
     software: ClassVar[Mapping[str, str]] = {"trainer": "trl"}
 
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:
@@ -75,13 +86,29 @@ class Trl(HuggingFace):
             check_known("trl", version, self.known)
         check_installed("trl", trl)
         check_installed("transformers", job.software.transformers)
+        if job.objective in PAIRED:
+            check_rows(job, trl)
         return job.software.transformers, trl
 
     def export(self, plan: Plan) -> Export:
-        """The files, and what SFTTrainer cannot say."""
-        arguments = {**training_arguments(plan, LEARNING_RATE), **_sft(plan)}
+        """The files, and what the trainer of the job's objective cannot say."""
+        pairs, trl = plan.job.objective in PAIRED, plan.trl or KNOWN["trl"][1]
+        rate = TRAINERS[plan.job.objective].learning_rate if pairs else LEARNING_RATE
+        own = pair_arguments(plan, trl) if pairs else _sft(plan)
+        arguments = {**training_arguments(plan, rate), **own, **_processes(plan)}
         files = self.scripts(plan, arguments, ("trl", "datasets"))
-        return Export(files, tuple(shared_notes(plan, LEARNING_RATE) + _notes(plan)))
+        notes = [*newer_note("trl", trl), *(pair_notes if pairs else _notes)(plan, trl)]
+        return Export(files, tuple(shared_notes(plan, rate) + notes))
+
+    def file_of(self, job: Job) -> str:
+        """The file of the arguments, named after what is trained."""
+        return TRAINERS[job.objective].file if job.objective in PAIRED else self.file
+
+    def script(self, plan: Plan) -> str:
+        """train.py, for the trainer of the job's objective."""
+        if plan.job.objective in PAIRED:
+            return train_py(plan, TEMPLATE, pair_words(plan.job))
+        return super().script(plan)
 
 
 def _sft(plan: Plan) -> dict[str, object]:
@@ -105,16 +132,17 @@ def _sft(plan: Plan) -> dict[str, object]:
     elif job.padding == "max_length":
         # rows are cut at max_length, so its first multiple is the only length a batch can have
         arguments["pad_to_multiple_of"] = job.max_length
-    processes = min(plan.offer.host.cores, MOST_PROCESSES)
-    if processes > 1:  # TRL tokenises in one process unless told; the bill counts on the cores
-        arguments["dataset_num_proc"] = processes
     return arguments
 
 
-def _notes(plan: Plan) -> list[str]:
-    trl = plan.trl or KNOWN["trl"][1]
-    notes = [*newer_note("trl", trl)]
-    notes += _packing_notes(plan)
+def _processes(plan: Plan) -> dict[str, object]:
+    """TRL tokenises in one process unless told; the bill counts on the cores."""
+    processes = min(plan.offer.host.cores, MOST_PROCESSES)
+    return {"dataset_num_proc": processes} if processes > 1 else {}
+
+
+def _notes(plan: Plan, trl: Version) -> list[str]:
+    notes = _packing_notes(plan)
     loss = plan.job.software.running(plan.config.kernels).loss
     chunked = loss in {"chunked", "fused", "liger"}
     if plan.config.kernels == "chunked_loss":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune.catalog.software import REQUIRED
 from autotune.domain.job import BYTES
+from autotune.domain.objective import PAIRED
 from autotune.domain.units import format_seconds
 from autotune.trainers.hf.launch import own_environment
 from autotune.trainers.launch.run_inputs import (
@@ -45,7 +46,12 @@ _HELP = {
 
 
 def prepares(plan: Plan) -> bool:
-    """Whether rows are tokenised before the launch, which the bill's `prepare` part counts."""
+    """Whether rows are tokenised before the launch; TRL's trainers of preferences do it after."""
+    return counts_preparing(plan) and plan.job.objective not in PAIRED
+
+
+def counts_preparing(plan: Plan) -> bool:
+    """Whether rows still have to be tokenised, which the bill's `prepare` part counts."""
     return plan.trains and not plan.job.pretokenized
 
 
@@ -287,7 +293,7 @@ def _staging(plan: Plan) -> list[str]:
     """
     if plan.job.storage != "network" or not plan.trains:
         return []
-    counted = prepares(plan)
+    counted = counts_preparing(plan)
     return [
         "",
         "# the rows lie on the network: one copy onto this machine's disk, "
