@@ -19,6 +19,7 @@ trl 1.16 models/activation_offloading.py. Legend: P trained elements; N devices.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -144,12 +145,14 @@ def saving_host_bytes(job: Job, columns: Columns) -> FloatArray:
     checkpoint/utils.py (clone_tensors_for_torch_save); safetensors 0.8 torch.py (_flatten_as_ptr).
     FSDP in two processes on a CPU: 2.1 bytes a weight of 16 bit in the first, and writing them
     takes no more.
-    Covers: the model at the end, and in checkpoints but FSDP's sharded ones. Does not cover: model
-    code of one's own; optimizer states under FULL_STATE_DICT; a DeepSpeed config that gathers none.
+    Covers: the model at the end, and in checkpoints but FSDP's sharded ones; torchtune and litgpt.
+    Does not cover: other model code of one's own; a DeepSpeed config that gathers none.
     """
-    if job.steps == 0 or job.software.own_model:
+    if job.steps == 0 or (job.software.own_model and job.software.stack not in OWN_SAVING):
         return np.zeros(columns.rows)
     trained = trainable_parameters(job) * deepspeed.trained_bytes(job, columns)
+    if job.software.stack in OWN_SAVING:
+        return _by_their_own_code(job, columns, trained) + _states_on_host(job, columns, 1.0, 1.0)
     frozen = weight_bytes(job, sizes(job.model)) if job.method.is_lora else 0.0
     narrow = np.where(deepspeed.casts(columns), 2.0 * parameter_count(job.model), np.inf)
     whole = trained + np.minimum(frozen, narrow)
@@ -157,9 +160,55 @@ def saving_host_bytes(job: Job, columns: Columns) -> FloatArray:
     copied = np.where(columns.equals("sharding", "zero3"), trained, copied)
     copied = np.where(columns.equals("sharding", "zero2"), columns.per_node() * whole, copied)
     if not _stays_sharded(job):
-        copied = np.where(columns.equals("sharding", "fsdp"), whole, copied)
+        # the states are gathered once the model is written
+        gathered = np.maximum(whole, _state_bytes(columns, trained) * _gathers_states(job))
+        copied = np.where(columns.equals("sharding", "fsdp"), gathered, copied)
     copied = np.where(columns.device("compute_capability") > 0, copied, 0.0)
     return copied + _states_on_host(job, columns, 1.0, 1.0)
+
+
+OWN_SAVING = ("torchtune", "litgpt")  # trainers with code of their own that writes the model
+
+
+def _by_their_own_code(job: Job, columns: Columns, trained: FloatArray) -> FloatArray:
+    """[bytes] that the first process holds of the model where torchtune or litgpt write it.
+
+    torchtune copies the whole model, an adapter's base in 16 bit too, and before its last epoch the
+    states beside it. litgpt merges an adapter into a copy of its base at the end, and gathers a
+    sharded model; on one device it writes one tensor after the other.
+    Source: torchtune training/checkpointing/_checkpoint_client.py @b113ffe, _save_checkpoint_sync;
+    litgpt 0.5.13 finetune/full.py (state_dict_type="full") and scripts/merge_lora.py.
+    Does not cover: torchtune's `enable_async_checkpointing`, `save_adapter_weights_only`.
+    """
+    on_gpus = columns.device("compute_capability") > 0
+    whole = (
+        np.full(columns.rows, 2.0 * parameter_count(job.model)) if job.method.is_lora else trained
+    )
+    if job.software.stack == "torchtune":
+        goes_on = job.epochs > 1
+        return np.where(on_gpus, whole + _state_bytes(columns, trained) * goes_on, 0.0)
+    kept = job.method.is_lora | columns.equals("sharding", "fsdp")
+    return np.where(on_gpus & kept, whole, 0.0)
+
+
+def _state_bytes(columns: Columns, trained: FloatArray) -> FloatArray:
+    """[bytes] of AdamW's two moments, as wide as `trained`; those in 8 bits are left out."""
+    narrow = columns.equals("optimizer", "adamw_bnb_8bit", "paged_adamw_8bit")
+    return np.where(narrow, 0.0, 2.0 * trained)
+
+
+_GATHERED = re.compile(r"(?<!final_)state_dict_type\W+FULL_STATE_DICT")
+
+
+def _gathers_states(job: Job) -> bool:
+    """Whether the user's own files have FSDP gather the optimizer's states for a checkpoint.
+
+    Source: accelerate 1.15 utils/fsdp_utils.py, save_fsdp_optimizer; utils/dataclasses.py,
+    set_state_dict_type (offload_to_cpu, rank0_only).
+    """
+    origin = job.origin
+    texts = [origin.text, *(each.text for each in origin.beside)] if origin else []
+    return any(_GATHERED.search(text) for text in texts)
 
 
 def _stays_sharded(job: Job) -> bool:

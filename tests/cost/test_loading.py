@@ -109,6 +109,44 @@ def test_a_file_that_keeps_shards_apart_gathers_nothing(lab: Any) -> None:
     assert held(apart) < 0.05 * WEIGHTS
 
 
+def test_a_file_that_gathers_states_holds_them_once_the_model_is_written(lab: Any) -> None:
+    """Source: accelerate 1.15 utils/fsdp_utils.py, save_fsdp_optimizer, after the model's save."""
+    job = lab.job(LLAMA, replace(lab.full(), base="32bit"), 512, global_batch_size=64)
+    row = (lab.offer("h200", 8), lab.config(1, 8, sharding="fsdp"))
+
+    def held(text: str) -> float:
+        own = replace(job, origin=Origin("axolotl", "yaml", "a.yml", text))
+        return Pricing(own).of([row]).at("memory", "saving_host_bytes", 0)
+
+    assert held("") == pytest.approx(4.0 * WEIGHTS, rel=0.01)
+    assert held("fsdp_final_state_dict_type: FULL_STATE_DICT") == held("")
+    assert held("fsdp_state_dict_type: FULL_STATE_DICT") == pytest.approx(8.0 * WEIGHTS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stack", "kind", "count", "epochs", "each"),
+    [
+        ("torchtune", "full", 1, 1, 2.0),
+        ("torchtune", "full", 8, 2, 6.0),  # states in 16 bit too, to go on from
+        ("torchtune", "lora", 1, 1, 2.0),  # merged
+        ("litgpt", "full", 1, 1, 0.0),  # one tensor after the other
+        ("litgpt", "full", 8, 1, 2.0),
+        ("litgpt", "lora", 1, 1, 2.0),
+    ],
+)
+def test_trainers_with_code_of_their_own_copy_the_model(
+    lab: Any, stack: str, kind: str, count: int, epochs: int, each: float
+) -> None:
+    """Source: torchtune's _checkpoint_client.py, litgpt's finetune/full.py and merge_lora.py."""
+    method = lab.full() if kind == "full" else lab.lora()
+    job = lab.job(LLAMA, method, 512, global_batch_size=8 * count)
+    software = replace(job.software, own_model=True, stack=stack)
+    job = replace(job, software=software, epochs=epochs)
+    config = lab.config(1, 8, sharding="fsdp" if count > 1 else "none")
+    found = Pricing(job).of([(lab.offer("h200", count), config)])
+    assert found.at("memory", "saving_host_bytes", 0) == pytest.approx(each * WEIGHTS, rel=0.01)
+
+
 def test_a_stated_host_that_cannot_save_is_said(lab: Any) -> None:
     small, large = (billed(lab, "16bit", 8, ram * GIB, sharding="zero2") for ram in (100, 200))
     assert list(small.feasible) == [False]
