@@ -15,11 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.software import LossKind, Software
+
+if TYPE_CHECKING:
+    from autotune.domain.objective import Objective
 
 DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
@@ -64,6 +67,7 @@ OWN_LOOP = "own"  # a loop of one's own around the classes of transformers
 TRAINERS = ("transformers", "trl", *OWN_CODE, OWN_LOOP)
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
 TRL_CHUNKS_FROM = (1, 9)
+TRL_TILES_PAIRS_FROM = (1, 15)
 # accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
 # Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
 REGIONAL_SINCE = (1, 6)
@@ -129,6 +133,26 @@ def loss_kind(software: Software, trainer: str = "transformers") -> LossKind:
     if SHIFTED_COPY_FROM <= software.transformers < SHIFTED_COPY_BEFORE:
         return "upcast_copy"
     return "upcast"
+
+
+def of_pairs(software: Software, objective: Objective, spec: object, *, ours: bool) -> Software:
+    """The same with what TRL's trainer of a preference or a reward holds of the logits.
+
+    DPO's and KTO's compute theirs in tiles from 1.15 on, ORPO's holds all under every kernel, and
+    a reward has none. Source: trl 1.14 to 1.16 trainer/dpo_trainer.py and kto_trainer.py
+    (add_fused_lm_head), experimental/orpo/orpo_trainer.py; AutoModelForSequenceClassification.
+
+    spec: what the job says of the software; a loss that it states stands. ours: whether TRL trains
+    because no trainer's own file says who does.
+    """
+    named = isinstance(spec, Mapping) and "loss" in spec
+    trl = software.trl if ours or software.trainer == "trl" else None
+    if named or trl is None or software.kernels == "unsloth":
+        return software
+    if objective == "reward" or (objective in {"dpo", "kto"} and trl >= TRL_TILES_PAIRS_FROM):
+        return replace(software, loss="chunked")
+    plain = replace(software, kernels="eager") if objective == "orpo" else software
+    return replace(software, loss=loss_kind(plain))
 
 
 def find_software(spec: object) -> Software:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from autotune.catalog.software import find_software, load_software
+from autotune.catalog.software import find_software, load_software, of_pairs
 from autotune.domain.errors import InputError
 
 
@@ -98,3 +98,24 @@ def test_nonsense_is_an_input_error(spec: Any) -> None:
 def test_only_a_base_in_few_bits_is_prepared(stated: dict[str, str], base: str, kept: str) -> None:
     """Source: trl 0.19 models/utils.py prepares a base in few bits; 1.0 does no longer."""
     assert find_software(stated).over(base).kbit_upcast == kept
+
+
+@pytest.mark.parametrize(
+    ("objective", "spec", "loss"),
+    [
+        ("dpo", "default", "chunked"), ("kto", {"trl": "1.15.0"}, "chunked"),
+        ("dpo", {"trl": "1.14.0"}, "upcast"), ("orpo", "default", "upcast"),
+        ("orpo", {"kernels": "liger"}, "upcast"), ("dpo", {"kernels": "liger"}, "chunked"),
+        ("dpo", {"kernels": "liger", "trl": "1.9.0"}, "liger"), ("reward", "default", "chunked"),
+        ("dpo", {"kernels": "unsloth"}, "fused"), ("dpo", {"loss": "native"}, "native"),
+    ],
+)  # fmt: skip
+def test_of_pairs_trl_holds_the_logits_that_its_trainer_holds(
+    objective: Any, spec: Any, loss: str
+) -> None:
+    assert of_pairs(find_software(spec), objective, spec, ours=True).loss == loss
+    mapping = spec if isinstance(spec, dict) else {}
+    by_trl = find_software({**mapping, "trainer": "trl"})
+    assert of_pairs(by_trl, objective, spec, ours=False).loss == loss
+    another = find_software(spec)
+    assert of_pairs(another, objective, spec, ours=False) == another

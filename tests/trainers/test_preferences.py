@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from commandline import typed
 from exportcases import FULL, HOST, LORA, SOFTWARE, config, evaluation, job, offer, with_base
 
 from autotune.app.runs.export import check_target, export, write_export
@@ -61,6 +62,22 @@ def test_what_is_written_is_read_back_as_the_same_run(objective: Objective, kind
     assert {name: said[name] for name in read.knobs} == read.knobs
     assert read.batch_on(1) == job().global_batch_size
     assert read.values["data"]["max_length"] == job().max_length
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_file_is_priced_as_the_line_that_it_was_written_for(
+    objective: Objective, tmp_path: Path
+) -> None:
+    shared = ("--model", "meta-llama/Llama-3.2-1B", "--method", "lora", "--rows", "5k",
+              "--gpu", "a100-80gb", "--format", "json", "-q")  # fmt: skip
+    line = ("--objective", objective, "--max-length", "1024", "--global-batch", "16")
+    where = ("--trials", "1", "--run", str(tmp_path / "run"))
+    done = typed("tune", *shared, *line, *where, home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    file = str(tmp_path / "run" / TRAINERS[objective].file)
+    again = typed("estimate", file, *shared, home=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.json["row"] == {key: done.json["best"][key] for key in again.json["row"]}
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -39,7 +39,7 @@ from autotune.app.whatif.levers import (
 )
 from autotune.catalog.devices import find_device, find_machine, known_device
 from autotune.catalog.models.models import find_model
-from autotune.catalog.software import find_software, installing
+from autotune.catalog.software import find_software, installing, of_pairs
 from autotune.domain.config import KNOBS, PLAIN, SPLIT
 from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
@@ -125,6 +125,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     evaluation = evaluation_of(jobfile, data.held_out, terms)
     limits, objective = limits_of(jobfile.limits, terms), objective_of(jobfile, terms)
     software = find_software(jobfile.software).over(method.base)
+    if objective in PAIRED:
+        software = of_pairs(software, objective, jobfile.software, ours=not jobfile.origin)
     model = software.as_coded(model)
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from autotune.catalog.software import TRL_TILES_PAIRS_FROM
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Plan
     from autotune.trainers.versions import Version
 
-TILED_FROM: Version = (1, 15)  # DPO and KTO never hold all logits
 TEMPLATE = "preferences.py.txt"  # a script of DPO's; another trainer's has its words in place
 
 
@@ -48,8 +48,8 @@ class PairTrainer:
 
 
 TRAINERS: Final[Mapping[Objective, PairTrainer]] = {
-    "dpo": PairTrainer("DPO", 1e-6, tiles=TILED_FROM),
-    "kto": PairTrainer("KTO", 1e-6, pads=(1, 7), offloads=(1, 8), tiles=TILED_FROM,
+    "dpo": PairTrainer("DPO", 1e-6, tiles=TRL_TILES_PAIRS_FROM),
+    "kto": PairTrainer("KTO", 1e-6, pads=(1, 7), offloads=(1, 8), tiles=TRL_TILES_PAIRS_FROM,
                        needs=("prompt", "completion", "label")),
     "orpo": PairTrainer("ORPO", 1e-6, module="trl.experimental.orpo", pads=None, offloads=None),
     "reward": PairTrainer("Reward", 1e-4, logits=False),
