@@ -63,6 +63,7 @@ class Parsed:
     kbit_prepared: bool = False  # what a quantised base does not quantise becomes fp32
     reentrant: bool | None = None  # of activation checkpointing, where the file says
     mixed: bool = False  # the file asks for mixed precision
+    by_name: bool = False  # a script hands TRL the model's name, and TRL loads it
     upcasts: bool = False  # its trainer makes fp32 of every weight that is trained
     loads: bool = False  # the trainer's own words alone, model and all: it loads the weights
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean

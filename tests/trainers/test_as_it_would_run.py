@@ -113,3 +113,75 @@ def test_deepspeeds_masters_on_one_device_are_counted(tmp_path: Path) -> None:
     assert plain.job.method.base == "16bit"
     assert alone.weights + alone.gradients + alone.optimizer > 7.5 * weights  # 16 bytes, not 8
     assert any("fp32 masters" in each for each in zero.warnings)
+
+
+@pytest.mark.parametrize(
+    ("model", "base"),
+    [
+        (f'"{QWEN}"', "32bit"),
+        (f'AutoModelForCausalLM.from_pretrained("{QWEN}", torch_dtype=torch.bfloat16)', "16bit"),
+    ],
+)
+def test_a_model_that_trl_loads_by_its_name_is_in_fp32(
+    tmp_path: Path, model: str, base: str
+) -> None:
+    text = f"""\
+trainer = SFTTrainer({model}, args=SFTConfig(per_device_train_batch_size=2, bf16=True))
+trainer.train()
+"""
+    found = priced(tmp_path / "t.py", text, **{"method.kind": "full"})
+    assert found.job.method.base == base
+    told = text.replace("bf16=True", 'bf16=True, model_init_kwargs={"torch_dtype": "bfloat16"}')
+    assert (
+        priced(tmp_path / "t.py", told, **{"method.kind": "full"}).job.method.base == "16bit"
+    )  # in either way
+
+
+PROGRAM = """\
+@dataclass
+class Own:
+    model_name_or_path: str = field()
+    lora_rank: int = field(default=32)
+
+args, training_args = HfArgumentParser((Own, TrainingArguments)).parse_json_file("a.json")
+model = AutoModelForCausalLM.from_pretrained(args.model_name_or_path, torch_dtype=torch.bfloat16)
+model = get_peft_model(model, LoraConfig(r=args.lora_rank, target_modules=["q_proj", "o_proj"]))
+Trainer(model=model, args=training_args, train_dataset=rows).train()
+"""
+
+
+def test_a_program_that_reads_a_file_of_arguments_says_the_rest_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "sft.json").write_text(
+        f'{{"model_name_or_path": "{QWEN}", "per_device_train_batch_size": 4, "fp16": true,'
+        ' "num_train_epochs": 1, "output_dir": "out", "max_seq_length": 512}'
+    )
+    start = "deepspeed --num_gpus 2 train.py --train_args_file sft.json\n"
+    found = priced(tmp_path / "run.sh", start, "h100").job
+    assert (found.method.kind, found.method.rank) == ("lora", 32)
+    assert found.method.targets == ("q_proj", "o_proj")
+    assert (found.max_length, found.global_batch_size) == (512, 8)
+
+
+TWO_LOADERS = f"""\
+def fast(name):
+    model, tok = FastLanguageModel.from_pretrained(name, load_in_4bit=False)
+    return FastLanguageModel.get_peft_model(model, r=16, target_modules=["q_proj"])
+
+def plain(name):
+    model = AutoModelForCausalLM.from_pretrained(name)
+    return get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj"]))
+
+name = "{QWEN}"
+model = fast(name) if "unsloth" in name else plain(name)
+Trainer(model=model, args=TrainingArguments(per_device_train_batch_size=2, bf16=True)).train()
+"""
+
+
+def test_a_script_that_loads_in_one_of_two_ways_says_so_first(tmp_path: Path) -> None:
+    found = priced(tmp_path / "t.py", TWO_LOADERS, model=QWEN)
+    assert any("Unsloth's and PEFT's" in each for each in found.warnings)
+    one = TWO_LOADERS.partition("def plain")
+    alone = one[0] + f'model = fast("{QWEN}")\n' + one[2].partition("plain(name)\n")[2]
+    told = priced(tmp_path / "t.py", alone, model=QWEN).warnings
+    assert not any("PEFT's" in each for each in told)

@@ -205,11 +205,17 @@ def _configured(
     text, values = stated_in(text, syntax, values, taken, str(file))
     aim = aim_of(dialect.name, values, parsed.program)
     aim = settled(aim, str(file), overrides.priced_as, values)
-    made = dialect.read(values, file.name)
+    by_file = replace(parsed, values=values)  # its words are what else would be flags
+    script = started(by_file, path, overrides) if dialect.name in {"hf", "trl"} else None
+    whole = joined(values, script, overrides) if script else values
+    made = dialect.read(whole, file.name)
     take_aim(made, aim)
     made.uncounted += _unread_of(parsed)
     refuse_misspelt(made, str(file))
-    say_defaults(made, values)
+    say_defaults(made, whole)
+    if script is not None:
+        keep_unsaid(made, script, values)
+        note_script(made, script, values, overrides)
     _say_flags(made, taken, {key: flags[key] for key in flags if key not in taken}, file.name)
     _add_launcher(made, parsed, name, file, values, overrides)
     origin = Origin(dialect.name, syntax, str(file), text, flags=tuple(taken))
@@ -325,6 +331,8 @@ def python_document(
     refuse_computed(script, name, overrides, loads=loads)
     made = TRAINERS[script.trainer].read(script.values, Path(name).name)
     take_aim(made, aim)
+    told = "model" in script.calls or "model_init_kwargs" in lost
+    made.by_name = script.sft and "by_name" in script.calls and not told
     stand_in(made, overrides, lost)
     if script.total:
         made.global_batch = made.batch_on(1)

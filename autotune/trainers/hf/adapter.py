@@ -122,7 +122,7 @@ def fill_base(parsed: Parsed, syntax: str, text: str) -> None:
     method = parsed.values.get("method", {})
     known = method.get("base") or method.get("kind") == "qlora"
     own = syntax in {"yaml", "json"} or (syntax != "python" and _OWN_COMMAND.search(text))
-    if not parsed.loads or not own or known:
+    if known or not (parsed.by_name or (parsed.loads and own)):
         return
     if stored_by_name(str(parsed.values["model"])) or parsed.meaning.get("sharding") in ZERO_STAGE:
         return

@@ -223,6 +223,7 @@ _OTHERWISE = {
     "get_peft_config", "PeftModel", "PeftModelForCausalLM", "AutoPeftModelForCausalLM",
     "PeftConfig",
 }  # fmt: skip
+_TWO = "the script loads one way or the other: priced as Unsloth's, which may not be the one"
 _BRANCH_SD = (0.40, 0.40)  # adapters or all weights, few bits or sixteen: an assumption, and wide
 
 
@@ -242,10 +243,12 @@ def in_branches(
     for name, what in _SWITCHED.items():
         call = calls.get(name)
         if call is not None and call not in surely:
-            why = (
-                f"made where a condition holds that is not read: priced as if it does, with {what}"
-            )
-            found.append(Uncounted(name, "in a branch", why, *_BRANCH_SD))
+            why = "made where a condition holds that is not read: priced as if it does, with "
+            found.append(Uncounted(name, "in a branch", f"{why}{what}", *_BRANCH_SD))
+    put = {ast.unparse(node.func) for node in ast.walk(tree)
+           if isinstance(node, ast.Call) and _name_of(node) == "get_peft_model"}  # fmt: skip
+    if {owner.startswith("Fast") for owner in put} == {True, False}:
+        found.append(Uncounted("get_peft_model", "Unsloth's and PEFT's", _TWO, *_BRANCH_SD))
     every = {_name_of(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in surely}
     plain = bool(every & _ADAPTS) and not _ADAPTS & set(calls) and not used & _OTHERWISE

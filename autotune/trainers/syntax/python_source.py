@@ -99,7 +99,7 @@ class Script:
     defaulted: list[str] = field(default_factory=list)  # of LoraConfig, where it states nothing
     by_default: list[str] = field(default_factory=list)  # worth what the script has as a default
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
-    calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model
+    calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model, by_name
     flags_read: set[str] = field(default_factory=set)  # of the command, that say something of it
     sft: bool = False  # an SFTTrainer trains
     total: bool = False  # its accumulation is that of all processes together
@@ -345,6 +345,7 @@ def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
         literal, name = stated.literal(value)
         if literal and isinstance(name, str):
             made.values.setdefault("model_name_or_path", name)
+            made.calls["by_name"] = node
 
 
 def _add_unpacked(
