@@ -38,6 +38,7 @@ FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_m
 FOLKLORE |= {"use_qlora"}  # LLamaTuner's
 FOLKLORE |= {"sft_type", "model_id_or_path"}  # of ms-swift 2, older than its schema
 FOLKLORE |= {"compute_metrics"}  # of the Trainer itself, which a script calls
+FOLKLORE |= {"prepare_model_for_kbit_training"}  # of PEFT, which a script calls
 FOLKLORE |= {"beta", "max_prompt_length"}  # of TRL's DPOConfig; the schemas are those of SFT
 FOLKLORE |= {flag for flags in OWN_FLAGS.values() for flag in flags} | {*NESTED, *HELD_OUT}
 WRITTEN_BOOL = {"fsdp"}  # text on a command line, and true in a file: transformers 5.10 takes both
