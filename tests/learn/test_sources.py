@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from autotune.app.learn import notebook, trainer_output
-from autotune.app.learn.console import read_printed
 from autotune.app.learn.described import named_machine, past_run
 from autotune.app.learn.learn import learn
 from autotune.app.learn.pickled import arguments_of
 from autotune.app.learn.walk import Unreadable, walk
 from autotune.evidence.cases import Refused
+from autotune.evidence.log.console import read_printed
 
 ROWS, LENGTH, STEPS, MICRO, ACCUMULATION = 160, 32, 60, 4, 2  # of train_tiny.py
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.app.learn.found import number, whole
+from autotune.app.learn.found import whole
 from autotune.app.learn.what_ran import cells_of, model_of, parallelism_of, without_place
 from autotune.catalog.devices import find_device, identify
 from autotune.cost.parameters import embedding_parameters, lora_parameters, parameter_count
@@ -26,6 +26,7 @@ from autotune.domain.units import HOUR_S
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import NOISE, PastRun, identity_of, is_seconds
 from autotune.evidence.log.run_log import speed_of
+from autotune.evidence.log.text import figure_of
 from autotune.evidence.log.trainer_state import HALF_DIGIT, PART_OF_RUN
 from autotune.evidence.record.machine import device_named
 from autotune.evidence.record.training import model_targets
@@ -134,7 +135,7 @@ def _said(saves: int) -> list[str]:
 
 def steps_an_epoch(found: Found) -> float:
     """Optimizer steps that one pass over the rows takes; a very large number where untold."""
-    epochs = number(found.arguments.get("num_train_epochs"))
+    epochs = figure_of(found.arguments.get("num_train_epochs"))
     return (found.steps or 1) / epochs if epochs and (found.steps or 0) > epochs else 1e9
 
 

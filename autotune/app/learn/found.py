@@ -5,12 +5,13 @@ Several loggers may have written down the same training: `content` tells.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from autotune.evidence.learned.run import PACKAGES
+from autotune.evidence.log.console import RESULTS
+from autotune.evidence.log.text import figure_of
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.evidence.log.run_log import RunLog
-
-RESULTS = (
-    "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos",
-)  # fmt: skip
-_MOST = 1e24
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ def results_in(*holders: Mapping[str, Any]) -> dict[str, float]:
     for holder in holders:
         for name in RESULTS:
             for key in (name, f"train/{name}"):
-                value = number(holder.get(key))
+                value = figure_of(holder.get(key))
                 if value is not None:
                     found.setdefault(name, value)
     return found
@@ -96,20 +92,9 @@ def month_of(seconds: float) -> str:
         return ""
 
 
-def number(value: object) -> float | None:
-    """A finite number above zero, also of text; else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        real = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return real if math.isfinite(real) and 0 < real < _MOST else None
-
-
 def whole(value: object) -> int | None:
     """A whole number above zero, else None."""
-    real = number(value)
+    real = figure_of(value)
     return int(real) if real is not None and real == int(real) else None
 
 

@@ -11,9 +11,10 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.console import read_printed
-from autotune.app.learn.found import Found, number, results_in, whole
+from autotune.app.learn.found import Found, results_in, whole
 from autotune.app.learn.walk import Unreadable, read_json, read_mapping
+from autotune.evidence.log.console import read_printed
+from autotune.evidence.log.text import figure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ def _joined(text: Any) -> str:  # noqa: ANN401 - a notebook's text or list of li
 
 
 def _gpu(printed: str) -> tuple[str, float]:
-    size = number(found[1]) if (found := _MEMORY.search(printed)) else None
+    size = figure_of(found[1]) if (found := _MEMORY.search(printed)) else None
     for pattern in _GPU:
         if name := pattern.search(printed):
             return name[1].strip(), (size or 0.0) * 2**30

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.console import read_printed
 from autotune.app.learn.found import Found
 from autotune.app.learn.walk import Unreadable, read_log, trainer_files
+from autotune.evidence.log.console import read_printed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.found import Found, adapter_in, month_of, number, results_in, versions_of
+from autotune.app.learn.found import Found, adapter_in, month_of, results_in, versions_of
 from autotune.app.learn.walk import Unreadable, read_text, read_yaml
+from autotune.evidence.log.text import figure_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +112,7 @@ def read_mlflow(folder: Folder) -> Found:
     steps = [
         step for text in _files(folder.path / "metrics").values() if (step := _last_step(text))
     ]
-    started = number(meta.get("start_time"))
+    started = figure_of(meta.get("start_time"))
     month = month_of(started / 1000.0) if started else ""
     return _found(MLFLOW, folder, arguments, arguments, results, max(steps, default=0), month)
 
@@ -145,7 +146,7 @@ def _value(text: str) -> Any:  # noqa: ANN401 - a parameter's value
 def _last(text: str) -> float | None:
     """The last value of a metric: lines of [time value step]."""
     parts = text.strip().splitlines()[-1].split() if text.strip() else []
-    return number(parts[1]) if len(parts) > 1 else None
+    return figure_of(parts[1]) if len(parts) > 1 else None
 
 
 def _last_step(text: str) -> int:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.learn.found import (
     Found,
     month_of,
-    number,
     results_in,
     versions_of,
     versions_of_card,
@@ -28,6 +27,7 @@ from autotune.app.learn.walk import Unreadable, read_log, read_mapping, read_tex
 from autotune.domain.errors import InputError
 from autotune.domain.units import DAY_S, HOUR_S, MINUTE_S
 from autotune.evidence.log.run_log import RunLog, Stretch
+from autotune.evidence.log.text import figure_of
 from autotune.evidence.log.trainer_state import CHECKPOINT, STATE_FILE, read_trainer_state
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def read(run: Path, folders: list[Folder]) -> Found:
         results=results,
         log=timed,
         steps=whole(state.get("global_step")) or (factory.steps_done if factory else None),
-        tokens=number(state.get("num_input_tokens_seen")),
+        tokens=figure_of(state.get("num_input_tokens_seen")),
         on_cpu=arguments.get("use_cpu") is True or arguments.get("no_cuda") is True,
         versions={**versions_of("", model), **versions_of_card(card)},
         month=_month(holders),

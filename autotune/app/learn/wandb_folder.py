@@ -16,8 +16,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.learn.console import Printed, read_printed
-from autotune.app.learn.found import Found, adapter_in, number, results_in, versions_of, whole
+from autotune.app.learn.found import Found, adapter_in, results_in, versions_of, whole
 from autotune.app.learn.walk import (
     Unreadable,
     read_bytes,
@@ -26,6 +25,8 @@ from autotune.app.learn.walk import (
     read_text,
     read_yaml,
 )  # fmt: skip
+from autotune.evidence.log.console import Printed, read_printed
+from autotune.evidence.log.text import figure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,11 +84,11 @@ def read(run: Path, folders: list[Folder]) -> Found:
         results=results,
         log=printed.log(str(run)),
         steps=whole(summary.get("train/global_step")) or printed.steps,
-        tokens=number(summary.get("train/num_tokens")),
+        tokens=figure_of(summary.get("train/num_tokens")),
         gpu=gpu,
         gpu_bytes=size,
         visible=whole(metadata.get("gpu_count")),
-        elapsed_s=number(summary.get("_runtime")),
+        elapsed_s=figure_of(summary.get("_runtime")),
         on_cpu=not gpu and bool(metadata),
         versions=versions_of(listed, config),
         month=_month(metadata, run),
@@ -118,7 +119,7 @@ def _gpu(metadata: Mapping[str, Any]) -> tuple[str, float]:
     first = several[0] if isinstance(several, list) and several else {}
     first = first if isinstance(first, dict) else {}
     name = first.get("name") or metadata.get("gpu") or ""
-    size = number(first.get("memory_total") or first.get("memoryTotal")) or 0.0
+    size = figure_of(first.get("memory_total") or first.get("memoryTotal")) or 0.0
     return (name if isinstance(name, str) else ""), size
 
 

@@ -94,7 +94,7 @@ def verify(run: Path | None, log: Path, options: VerifyOptions | None = None) ->
         raise InputError(msg, "wait for the first checkpoint")
     job = replace(job, offers=as_started_here(job.offers, [], but=training_of(read.path)))
     planned = planned_of(job, run_dir, plans, read)
-    if read.form == "csv":  # which states no interval: it is the plan's
+    if read.form in {"csv", "console"}:  # which states no interval: it is the plan's
         read = replace(read, save_every_steps=planned.config.checkpoint_every_steps)
     offer = machine_of(options.gpu or read.gpu, read.gpus, planned)
     known = with_past(job, but=training_of(read.path))

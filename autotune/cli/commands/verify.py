@@ -42,8 +42,8 @@ def verify(
         Path | None,
         typer.Argument(
             metavar="LOG",
-            help="A trainer_state.json, a Trainer's output folder, a CSV of steps and times, or an "
-            "observations.jsonl.",
+            help="A trainer_state.json, a Trainer's output folder, a CSV of steps and times, an "
+            "observations.jsonl, or what the console showed (train.log).",
             show_default=False,
         ),
     ] = None,

@@ -1,7 +1,7 @@
 """A log by its path, whatever form it has, and which training it is of.
 
-The forms are read by `trainer_state` and `step_times`; whether the log is of a planned run is for
-`app/verify/log_match`.
+The forms are read by `trainer_state`, `step_times` and `console`; whether the log is of a planned
+run is for `app/verify/log_match`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.domain.typed.values import shown
+from autotune.evidence.log.console import read_console
 from autotune.evidence.log.step_times import RECORD_FILE, read_csv_log, read_record
 from autotune.evidence.log.trainer_state import (
     CHECKPOINT,
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 AT_ONCE_S = 60.0  # between the last line of a record and the state saved after it, at most
 VERSIONED = "v[0-9]*-[0-9]*"  # in its output folder, where ms-swift writes each of its runs
 OUTPUT = "output"  # of a run folder: where its run.sh writes, unless told otherwise
-_READERS = {".json": read_trainer_state, ".csv": read_csv_log, ".jsonl": read_record}
+_READERS = {
+    ".json": read_trainer_state, ".csv": read_csv_log, ".jsonl": read_record,
+    ".log": read_console, ".txt": read_console, ".out": read_console, ".err": read_console,
+}  # fmt: skip
 
 
 def read_log(path: Path) -> RunLog:

@@ -69,7 +69,7 @@ class RunLog:
     """What a log says. None: it does not say."""
 
     path: str
-    form: Literal["trainer_state", "csv", "record"]
+    form: Literal["trainer_state", "csv", "record", "console"]
     steps_done: int
     max_steps: int | None = None
     epoch: float | None = None  # done so far

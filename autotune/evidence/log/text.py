@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_LOG_BYTES = 256 * 2**20  # a million lines of a trainer's history
 LONGEST_S = 100 * YEAR_S
+_MOST = 1e24
 
 
 def log_text(path: Path) -> str:
@@ -80,3 +81,14 @@ def count(value: object, where: str, *, low: int = 0) -> int:
         msg = f"{where} is {shown(value)}, and must be a whole number"
         raise InputError(msg, "the log is damaged, or it is something else")
     return int(real)
+
+
+def figure_of(value: object) -> float | None:
+    """A finite number above zero, also of text; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        real = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return real if math.isfinite(real) and 0 < real < _MOST else None

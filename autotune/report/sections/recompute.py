@@ -92,13 +92,12 @@ def _part(part: Recomputed) -> Payload:
 
 
 def recompute_csv(payload: Payload) -> str:
-    """Two lines a variant: before and after."""
+    """Two lines a variant: before and after, empty where nothing fits."""
     rows = []
     for part in parts_of(payload):
         for role in ("before", "after"):
-            if part[role]:
-                lead = {"role": role, "variant": part["variant"] or ""}
-                rows.append({**lead, **flattened(part[role])})
+            lead = {"role": role, "variant": part["variant"] or ""}
+            rows.append({**lead, **flattened(part[role] or {})})
     return rows_csv(rows)
 
 

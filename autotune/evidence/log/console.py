@@ -10,16 +10,34 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from autotune.app.learn.found import RESULTS, number
+from autotune.domain.errors import InputError
 from autotune.domain.units import DAY_S, HOUR_S, MINUTE_S
 from autotune.evidence.log.run_log import RunLog, Stretch
+from autotune.evidence.log.text import count, figure_of, log_text
 from autotune.frozen import dataclass
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RESULTS = (
+    "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos",
+)  # fmt: skip
 _BAR = re.compile(
     r"(?<![\d/])(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,5}):)?(\d{1,2}):(\d{2})<"
+    r"(?![^\]\n]{0,60}(?:examples|[kMGT]?i?B)/s)"  # rows that are tokenised, files that come
 )
+_BAR_OR_EVALUATION = re.compile(rf"{_BAR.pattern}|'eval_runtime': '?(?P<eval_s>[\d.]{{1,20}})")
+_BATCH = {
+    "micro_batch_size": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})"),
+    "gradient_accumulation_steps": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
+}
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory")
+OUT_OF_MEMORY = "it ran out of memory"
 _FIGURE = re.compile(r"'(?:train/)?(\w+)': '?([-+\d.einfa]+)'?")
 _ENDS = re.compile(r"\{[^{}\n]{0,600}'train_runtime'[^{}\n]{0,600}\}")
 _TORCHTUNE = re.compile(r"^Step (\d{1,9}) \| (.{1,2000})$", re.MULTILINE)
@@ -43,6 +61,7 @@ class Printed:
     peaks_gib: dict[str, float] | None = None
     jumped: str = ""
     notes: tuple[str, ...] = ()
+    reached: int = 0  # the last step that its bar showed
 
     @property
     def says_something(self) -> bool:
@@ -53,9 +72,41 @@ class Printed:
         """The bars as a log of stretches; None where there are none."""
         if not self.stretches:
             return None
-        done = max(part.end for part in self.stretches)
-        return RunLog(path, "csv", done, max_steps=self.steps, stretches=self.stretches,
-                      timed_by="its progress bar")  # fmt: skip
+        return RunLog(path, "console", self.reached, max_steps=self.steps, stretches=self.stretches,
+                      timed_by="its progress bar", notes=self.notes)  # fmt: skip
+
+
+def read_console(path: Path) -> RunLog:
+    """The log of a console's output that was kept. Raises InputError where no bar is in it.
+
+    Source of the lines: transformers 5.23 trainer.py ("Running training"), trainer_callback.py.
+    """
+    text = log_text(path)
+    log = read_printed(text).log(str(path))
+    if log is None:
+        msg = f"{path} shows no progress of a training"
+        hint = (
+            f"that is lines like 100/3250 [05:21<2:48:44, 3.21s/it], {LEAST_STRETCH_S:.0f} s apart"
+        )
+        raise InputError(msg, f"{hint}; or name a trainer_state.json")
+    batch = {
+        name: count(int(told[-1].replace(",", "")), f"{path}, {name}", low=1)
+        for name, pattern in _BATCH.items()
+        if (told := pattern.findall(text))
+    }
+    unfinished = log.max_steps is None or log.steps_done < log.max_steps
+    ended = OUT_OF_MEMORY if unfinished and _OUT_OF_MEMORY.search(text) else ""
+    return replace(log, **batch, evaluations=tuple(_evaluations(text)), ended=ended)
+
+
+def _evaluations(text: str) -> Iterator[tuple[int, float]]:
+    """The step and the seconds of each evaluation: its line follows the bar of its step."""
+    (sessions, total), step = _bars(text), 0
+    for found in _BAR_OR_EVALUATION.finditer(text):
+        if found["eval_s"] is None:
+            step = int(found[1]) if int(found[2]) == total else step
+        elif sessions and (seconds := figure_of(found["eval_s"])) is not None:
+            yield step, seconds
 
 
 def read_printed(text: str) -> Printed:
@@ -77,12 +128,13 @@ def read_printed(text: str) -> Printed:
         notes.append(jumped)
     speed, peaks, tune_steps = _torchtune(text)
     steps = total or tune_steps
-    return Printed(results, steps, stretches, speed, peaks, jumped, tuple(notes))
+    reached = sessions[-1][-1][0] if sessions else 0
+    return Printed(results, steps, stretches, speed, peaks, jumped, tuple(notes), reached)
 
 
 def _figures(end: str) -> dict[str, float]:
     """What the line at a run's end says, of what is read."""
-    said = {name: number(value) for name, value in _FIGURE.findall(end)}
+    said = {name: figure_of(value) for name, value in _FIGURE.findall(end)}
     return {name: v for name in RESULTS if (v := said.get(name)) is not None}
 
 
@@ -153,7 +205,7 @@ def _torchtune(text: str) -> tuple[float | None, dict[str, float] | None, int | 
     peaks: dict[str, float] = {}
     last = None
     for found in _TORCHTUNE.finditer(text):
-        pairs = {name: number(value) for name, value in _PAIR.findall(found[2])}
+        pairs = {name: figure_of(value) for name, value in _PAIR.findall(found[2])}
         last = int(found[1])
         if (speed := pairs.get("tokens_per_second_per_gpu")) is not None:
             speeds.append(speed)
