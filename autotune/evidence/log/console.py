@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.errors import InputError
 from autotune.domain.units import DAY_S, HOUR_S, MINUTE_S
 from autotune.evidence.log.run_log import RunLog, Stretch
-from autotune.evidence.log.text import count, figure_of, log_text
+from autotune.evidence.log.text import figure_of, log_text
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ _BAR = re.compile(
     r"(?![^\]\n]{0,60}(?:examples|[kMGT]?i?B)/s)"  # rows that are tokenised, files that come
 )
 _BAR_OR_EVALUATION = re.compile(rf"{_BAR.pattern}|'eval_runtime': '?(?P<eval_s>[\d.]{{1,20}})")
-_BATCH = {
-    "micro_batch_size": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})"),
-    "gradient_accumulation_steps": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
-}
+_MICRO_BATCH = re.compile(r"Instantaneous batch size per device = (\d[\d,]{0,9})")
+_ACCUMULATION = re.compile(r"Gradient Accumulation steps = (\d[\d,]{0,9})")
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory")
 OUT_OF_MEMORY = "it ran out of memory"
 _FIGURE = re.compile(r"'(?:train/)?(\w+)': '?([-+\d.einfa]+)'?")
@@ -89,14 +87,21 @@ def read_console(path: Path) -> RunLog:
             f"that is lines like 100/3250 [05:21<2:48:44, 3.21s/it], {LEAST_STRETCH_S:.0f} s apart"
         )
         raise InputError(msg, f"{hint}; or name a trainer_state.json")
-    batch = {
-        name: count(int(told[-1].replace(",", "")), f"{path}, {name}", low=1)
-        for name, pattern in _BATCH.items()
-        if (told := pattern.findall(text))
-    }
     unfinished = log.max_steps is None or log.steps_done < log.max_steps
     ended = OUT_OF_MEMORY if unfinished and _OUT_OF_MEMORY.search(text) else ""
-    return replace(log, **batch, evaluations=tuple(_evaluations(text)), ended=ended)
+    return replace(
+        log,
+        micro_batch_size=_told(text, _MICRO_BATCH),
+        gradient_accumulation_steps=_told(text, _ACCUMULATION),
+        evaluations=tuple(_evaluations(text)),
+        ended=ended,
+    )
+
+
+def _told(text: str, pattern: re.Pattern[str]) -> int | None:
+    """The count that a line names, of several the last."""
+    told = pattern.findall(text)
+    return int(told[-1].replace(",", "") or 0) or None if told else None
 
 
 def _evaluations(text: str) -> Iterator[tuple[int, float]]:

@@ -33,7 +33,7 @@ from autotune.report.phrases import (
     usd_span,
 )
 from autotune.report.schema import SCHEMA_VERSION
-from autotune.report.sections.answer import assumed_section, warnings_section
+from autotune.report.sections.answer import assumed_section, limit_blocks, warnings_section
 from autotune.report.sections.glossary import with_words
 from autotune.report.sections.limits import contradictions_section
 from autotune.report.sections.settings import unmeasured_machines
@@ -150,7 +150,7 @@ def leads(payload: Payload, parts: Sequence[Payload]) -> tuple[Block, ...]:
             blocks.append(Paragraph(f"After: {_one_line(part['after'], part)}."))
             better = unmeasured_machines(part["after"], part.get("worth_a_probe"), 2)
             blocks += [Paragraph(better)] if better else []
-            blocks += open_blocks(part)
+            blocks += [*open_blocks(part), *limit_blocks(part["limits"], part["job"])]
     title = payload["job"]["name"].partition(":")[0]
     for verdict, names in by_verdict.items():
         text = f"{title}: {verdict} for {', '.join(names)}."
