@@ -244,6 +244,17 @@ def test_a_job_of_preferences_without_pairs_counts_its_rows(tmp_path: Path) -> N
     assert line_job(path, "kto").lengths.mean == 4
 
 
+@pytest.mark.parametrize("objective", ["dpo", "orpo", "reward"])
+def test_rows_that_are_no_pairs_are_refused_where_a_row_is_one(
+    objective: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines([{"prompt": "ab", "chosen": "cd"}]))
+    with pytest.raises(InputError, match=r"line 1.* is no pair: it has no rejected") as refused:
+        line_job(path, objective)
+    assert "data.column=" in (refused.value.hint or "")
+
+
 def line_job(path: Path, objective: str) -> Job:
     stated = {
         "model": "Qwen/Qwen2.5-0.5B",

@@ -28,6 +28,7 @@ ROLES = {
 }  # fmt: skip
 PREFERENCES = {"chosen", "rejected"}
 LONGER = "chosen|rejected"  # a column that stands for the longer answer of a pair, if there are any
+PAIR = "chosen+rejected"  # the same of rows that have to be pairs
 _ASKS = {role for role, means in ROLES.items() if means in {"user", "system"}}  # it has its prompt
 _LISTED = 12  # columns that an error names
 _TEXT_LETTERS = 3  # from here on a value looks like text
@@ -70,8 +71,14 @@ def names_of(column: str | None, content: dict[str, Any], place: str) -> tuple[s
 
 def row_of(content: dict[str, Any], place: str, column: str | None = None) -> Row:
     """What there is to count of one record. Raises InputError naming its place."""
+    if column in {LONGER, PAIR} and content.keys() >= PREFERENCES:
+        return _longer(content, place)
+    if column == PAIR:
+        msg = f"{place} is no pair: it has no {' and no '.join(sorted(PREFERENCES - {*content}))}"
+        hint = f"{_columns(content)}; rename yours, or count one by --set data.column=NAME"
+        raise InputError(msg, hint)
     if column == LONGER:
-        return _longer(content, place) if content.keys() >= PREFERENCES else row_of(content, place)
+        return row_of(content, place)
     stated = names_of(column, content, place)
     return _stated(content, stated, place) if stated else _known_form(content, place)
 
