@@ -49,6 +49,7 @@ REASONS = {  # why a file stands alone though one other imports it, by where it 
     "autotune.app.validate": "what a command asks for; the command line holds no logic",
     "autotune.claims.contradictions": "loaded for a job that states or measured something",
     "autotune.cli.": "loaded when its command is typed",
+    "autotune.evidence.record.": "one file a question about a row of the record",
     "autotune.orchestrators.": "one file an orchestrator",
     "autotune.probe.guard": "a program of its own",
     "autotune.report.lists.": "one file an answer",

@@ -99,7 +99,7 @@ class Lengths:
     when nothing was stated and every row is counted at the maximum. `log_sd` is how far the mean
     may be off: of an estimate from characters, of a sample of the rows, or of what was published
     for a data set under another tokenizer. `basis` full: every row fills `maximum`, as padded or
-    packed rows do.
+    packed rows do; mean: of the shape nothing is known.
     """
 
     quantiles: tuple[float, ...]
@@ -107,9 +107,9 @@ class Lengths:
     maximum: int
     known: bool
     truncated_rows: int = 0
-    basis: Literal["stated", "counted", "sampled", "estimated", "published", "full", "unknown"] = (
-        "stated"
-    )
+    basis: Literal[
+        "stated", "mean", "counted", "sampled", "estimated", "published", "full", "unknown"
+    ] = "stated"
     log_sd: float = 0.0
 
 

@@ -101,7 +101,7 @@ class JobPayload(Answer):
     max_length: int
     mean_length: float
     lengths_known: bool
-    lengths_basis: str = ""  # stated, counted, sampled, estimated, published, full, unknown
+    lengths_basis: str = ""  # stated, mean, counted, sampled, estimated, published, full, unknown
     tokens_interval: dict[str, float] | None = None  # p10, p90, where tokens are no count
     padding: str
     offers: int

@@ -72,6 +72,45 @@ def test_a_shorter_max_length_cuts_the_stated_lengths(tmp_path: Path) -> None:
     job = load(tmp_path, WHOLE, set_values={"data.max_length": "512"})
     assert (job.max_length, job.lengths.maximum) == (512, 512)
     assert job.lengths.quantiles[128] == pytest.approx(220)
+    typed = {"data.lengths.p95": "1000", "data.lengths.max": "1024", "data.max_length": "512"}
+    job = load(tmp_path, WHOLE, set_values=typed)
+    assert (job.max_length, job.lengths.maximum) == (512, 512)
+
+
+def test_a_shorter_max_length_cuts_a_mean_that_stands_alone(tmp_path: Path) -> None:
+    sizes = {"rows": 50_000, "max_length": 2048, "lengths": {"mean": 500}}
+    values = MINIMAL | {"data": sizes}
+    whole, cut = (
+        load(tmp_path, values),
+        load(tmp_path, values, set_values={"data.max_length": "600"}),
+    )
+    assert (whole.lengths.basis, whole.lengths.mean) == ("mean", pytest.approx(500))
+    assert whole.tokens == 25_000_000
+    assert cut.lengths.basis == "mean"
+    assert 400 < cut.lengths.mean < 500
+    assert {"data.lengths.max", "data.lengths.p50 and p95"} <= {a.key for a in whole.assumed}
+
+
+def test_without_a_maximum_some_row_is_four_times_the_mean(tmp_path: Path) -> None:
+    job = load(tmp_path, MINIMAL | {"data": {"rows": 50_000, "lengths": {"mean": 900}}})
+    assert job.max_length == job.lengths.maximum == 3600
+
+
+@pytest.mark.parametrize(
+    ("lengths", "says"),
+    [
+        ({"mean": 3000}, "have a mean of 3000 but max_length is 2048"),
+        ({"mean": 300, "max": 200}, "mean 300 is above max 200"),
+        ({"mean": 300, "p50": 200}, "state mean, or p50 and p95"),
+        ({"max": 200}, "state mean, or p50 and p95"),
+        ({"mean": 0}, "must be a number from 1"),
+    ],
+)
+def test_a_mean_that_cannot_be_is_refused(
+    tmp_path: Path, lengths: dict[str, int], says: str
+) -> None:
+    data = {"rows": 50_000, "max_length": 2048, "lengths": lengths}
+    assert says in problem(tmp_path, MINIMAL | {"data": data})
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import statistics
+from dataclasses import replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from builders import count_rows
+from builders import config, count_rows, lora, priced_job, sold
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +20,18 @@ from autotune.app.dataset.lengths import (
     Histogram,
     all_at_maximum,
     from_counts,
+    from_mean,
+    from_published,
     from_quantiles,
     read_histogram,
 )
 from autotune.app.dataset.report import dataset_histogram, write_histogram
+from autotune.catalog.datasets import published
+from autotune.catalog.models.models import find_model
+from autotune.catalog.tables import DATA, read_rows
+from autotune.cost.row_lengths import ASSUMED_SPREAD, OTHER_SPREADS
 from autotune.domain.errors import InputError
+from autotune.pricing import Pricing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -287,3 +299,49 @@ def test_without_the_package_the_hint_says_what_to_install(
         count_rows(jsonl(tmp_path, {"text": "a"}), "tokenizer.json", tmp_path)
     assert caught.value.hint is not None
     assert "tokenizers" in caught.value.hint
+
+
+@given(st.floats(1.0, 5000.0), st.integers(1, 20_000))
+def test_a_mean_alone_is_kept_exactly_and_no_row_is_longer(mean: float, longest: int) -> None:
+    lengths = from_mean(mean, longest)
+    assert lengths.known
+    assert lengths.mean == pytest.approx(min(mean, longest), rel=1e-3)
+    assert lengths.maximum == longest
+    assert all(a <= b for a, b in itertools.pairwise(lengths.quantiles))
+    assert lengths.quantiles[-1] <= longest
+
+
+def test_assumed_spreads_are_those_of_the_published_sets() -> None:
+    sets: dict[str, list[float]] = {}
+    for row in read_rows(DATA / "datasets.csv"):
+        log_sd = math.log(float(row["p95"]) / float(row["p50"])) / NormalDist().inv_cdf(0.95)
+        sets.setdefault(row["name"], []).append(math.sqrt(math.expm1(log_sd**2)))
+    spreads = [statistics.mean(each) for each in sets.values()]
+    low, middle, high = np.quantile(spreads, [1 / 6, 1 / 2, 5 / 6])
+    assert pytest.approx(middle, rel=0.05) == ASSUMED_SPREAD
+    assert pytest.approx((low, high), rel=0.1) == OTHER_SPREADS
+
+
+@pytest.mark.parametrize("micro", [1, 4, 16])
+@pytest.mark.parametrize("name", ["tatsu-lab/alpaca", "openai/gsm8k", "glaive_toolcall_en_demo"])
+def test_a_mean_alone_prices_a_published_set_nearly_as_all_of_its_lengths(
+    name: str, micro: int
+) -> None:
+    own = find_model("Qwen/Qwen2.5-7B")
+    known = published(name, own.vocab_size)
+    assert known is not None
+    whole = replace(from_published((known,), 2048), log_sd=0.0, maximum=2048)
+    where = sold("a100")
+    asked = replace(priced_job(own, lora(own), 2048, offers=(where,)), lengths=whole)
+    pick = config(micro, activation_checkpointing="full")
+    exact = Pricing(asked).one(where, pick).duration_s
+    meant = replace(asked, lengths=from_mean(whole.mean, 2048))
+    about = Pricing(meant).one(where, pick).duration_s
+    assert about.p50 == pytest.approx(exact.p50, rel=0.25)
+    assert about.p10 <= exact.p50 <= about.p90
+    stated = replace(meant, lengths=replace(meant.lengths, basis="stated"))
+    sure = Pricing(stated).one(where, pick).duration_s
+    if micro == 1:  # nothing is padded
+        assert about.p50 == pytest.approx(exact.p50, rel=0.02)
+    elif micro == 16:  # and what is padded is not known
+        assert about.p90 / about.p10 > sure.p90 / sure.p10

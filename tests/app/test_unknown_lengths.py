@@ -123,7 +123,7 @@ def test_no_command_promises_money_on_rows_of_unknown_length(
     flat = " ".join(re.sub(r"\\([^\w\s])", r"\1", shown).split())
     assert "--data FILE" in flat
     assert SAVING.search(flat) is None
-    assert "The length of your rows is not known" in flat
+    assert "Row lengths are unknown" in flat
     found = json.loads(typed(command, *LINE, *own, "--format", "json")[1])
     assert found["lengths_known"] is False
     row = found.get("best") or found.get("row") or found["leads"]

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.row_lengths import constant, lengths_below
 from autotune.domain.answer.dataset import Histogram
 from autotune.domain.errors import InputError
 from autotune.domain.job import Lengths
@@ -84,6 +85,13 @@ def from_published(found: Sequence[PublishedDataset], max_length: int) -> Length
 def longest_published(found: Sequence[PublishedDataset]) -> int:
     """[tokens] that the longest row may have under another tokenizer: memory has to hold it."""
     return max(math.ceil(each.maximum * math.exp(Z90 * each.log_sd)) for each in found)
+
+
+def from_mean(mean: float, maximum: int) -> Lengths:
+    """[tokens] Lengths of which the mean alone is stated, spread as instruction data is."""
+    if mean >= maximum:
+        return constant(maximum)
+    return replace(lengths_below(mean, maximum), basis="mean")
 
 
 def from_quantiles(p50: float, p95: float, maximum: int, mean: float | None = None) -> Lengths:

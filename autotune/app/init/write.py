@@ -204,7 +204,7 @@ def _no_rows(found: Folder, rows: Rows | None) -> list[str]:
     return [
         *lines,
         "  # rows: 50000",
-        "  # lengths: {p50: 220, p95: 700, max: 1024}   # in tokens",
+        "  # lengths: {p50: 220, p95: 700, max: 1024}   # in tokens; or {mean: 280}",
     ]
 
 

@@ -13,6 +13,7 @@ from autotune.app.dataset import lengths as length_rules
 from autotune.app.dataset.lengths import check_lengths
 from autotune.app.dataset.published_rows import published_lengths, published_rows, rows_are_full
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
+from autotune.cost.row_lengths import ASSUMED_SPREAD, REACHED_MEANS
 from autotune.cost.time.checkpoint import MAX_LOST_WORK_S, SAVING_SHARE
 from autotune.domain.errors import InputError
 from autotune.domain.job import (
@@ -191,6 +192,9 @@ def _max_length(
             found, why = TRL_MAX_LENGTH, "not stated; TRL's default"
             if section.lengths and (section.lengths.p95 or 0) > found:
                 found, why = math.ceil(section.lengths.p95 or 0), "not stated; the lengths' p95"
+            elif section.lengths and REACHED_MEANS * (section.lengths.mean or 0) > found:
+                found = math.ceil(REACHED_MEANS * (section.lengths.mean or 0))
+                why = f"not stated; {REACHED_MEANS:g} times the mean, which some row may reach"
         if found > positions:
             found, why = positions, "not stated; the model has no more positions"
         _assume(assumed, "data.max_length", found, why)
@@ -213,7 +217,7 @@ def _lengths(
             cut = f"{found.truncated_rows} of {histogram.rows} rows cut to {max_length} tokens"
             _assume(assumed, "data.lengths", cut, "counted; those rows are longer than max_length")
         return found
-    if stated is None or stated.p50 is None or stated.p95 is None:
+    if stated is None:
         why = "not stated; an upper bound: state data.lengths, or data.dataset and data.tokenizer"
         _assume(assumed, "data.lengths", f"every row counts as {max_length} tokens", why)
         return length_rules.all_at_maximum(max_length)
@@ -222,6 +226,11 @@ def _lengths(
         maximum = max_length
         why = "not stated; a row of max_length may come, and the longest batch decides memory"
         _assume(assumed, "data.lengths.max", maximum, why)
+    if stated.p50 is None or stated.p95 is None:
+        why = "only their mean is stated; as in common instruction sets"
+        spread = f"standard deviation {ASSUMED_SPREAD:g} times the mean"
+        _assume(assumed, "data.lengths.p50 and p95", spread, why)
+        return length_rules.from_mean(stated.mean or maximum, maximum)
     return length_rules.from_quantiles(stated.p50, stated.p95, maximum, stated.mean)
 
 

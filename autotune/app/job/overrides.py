@@ -213,15 +213,31 @@ def _shorten(data: Values, value: str) -> None:
     limit = whole_or_zero(value)
     if not isinstance(lengths, dict) or not limit:
         return
-    shortened = {
-        name: min(length, limit)
-        if name in {"p50", "p95", "max"} and isinstance(length, int | float)
-        else length
-        for name, length in lengths.items()
-    }
-    if shortened != lengths:
-        shortened.pop("mean", None)
-    data["lengths"] = shortened
+    known = {name: number for name, own in lengths.items() if (number := _number(own)) is not None}
+    longer = {name for name in ("p50", "p95", "max") if known.get(name, 0) > limit}
+    kept = {name: limit if name in longer else own for name, own in lengths.items()}
+    if "mean" in known and known.keys() & {"p50", "p95"}:
+        if longer:
+            kept.pop("mean")
+    elif "mean" in known:
+        kept["mean"] = _cut_mean(known["mean"], known.get("max"), limit)
+    data["lengths"] = kept
+
+
+def _number(value: object) -> float | None:
+    """A number as a file or `--set` states it."""
+    try:
+        return None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def _cut_mean(mean: float, longest: float | None, limit: int) -> float:
+    """[tokens] the mean of rows that are cut to `limit`, of which the mean alone was known."""
+    from autotune.cost.row_lengths import REACHED_MEANS, lengths_below
+
+    whole = lengths_below(mean, int(longest or max(REACHED_MEANS * mean, limit)))
+    return float(sum(min(length, limit) for length in whole.quantiles) / len(whole.quantiles))
 
 
 WHICH = "`autotune devices` lists the devices, `--gpu all` compares all of them"

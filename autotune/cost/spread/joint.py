@@ -146,7 +146,7 @@ def _of_step(bill: Bill, row: int, sd: float, causes: Table, share: float) -> di
         (DEVICE, device): math.sqrt(known.pop(DEVICE, 0.0)),
     }
     found |= _of_constants(causes, row, known.pop(CONSTANTS, 0.0))
-    alone = () if bill.job.lengths.log_sd > 0 else (FASTER,)  # rows that nobody knows are shorter
+    alone = () if bill.job.lengths.known else (FASTER,)  # rows that nobody knows are shorter
     found |= {
         (name, *(alone if name == LENGTHS else ())): math.sqrt(value)
         for name, value in known.items()

@@ -38,6 +38,7 @@ from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns
 from autotune.cost.constants import constants
 from autotune.cost.parameters import ALL_LINEAR, ATTENTION, resolve_targets
+from autotune.cost.row_lengths import OTHER_SPREADS, lengths_below
 from autotune.cost.spread.gradient import TINY
 from autotune.cost.time.optimizer import optimizer_terms
 from autotune.cost.time.step_terms import step_terms
@@ -103,8 +104,8 @@ def unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
 
 def _unsaid(job: Job, columns: Columns) -> dict[str, Sides]:
     said = {LENGTHS: _estimated_lengths(job, columns), PADDING: _padding(job, columns)}
-    short = _rows_as_short(job, columns)
-    others = {LENGTHS: short} if short else {}
+    lengths = _other_spreads(job, columns) or _rows_as_short(job, columns)
+    others = {LENGTHS: lengths} if lengths else {}
     open_ = [fact for fact in job.unsaid if fact in CHOICES and fact not in MEMORY_ALONE]
     others |= {fact: _others(fact, job, columns) for fact in open_}
     found = said | _among(job, columns, others)
@@ -125,6 +126,15 @@ def _estimated_lengths(job: Job, columns: Columns) -> Sides | None:
     follows = (job.padding == "longest") | columns.equals("packing", "on")
     either = np.where(follows, job.lengths.log_sd**2, 0.0)  # packed rows follow their tokens too
     return Sides(either, either)
+
+
+def _other_spreads(job: Job, columns: Columns) -> list[Other]:
+    """Rows of which the mean alone is stated, more alike and less: what padding takes follows."""
+    if job.lengths.basis != "mean":
+        return []
+    mean, longest, each = job.lengths.mean, job.lengths.maximum, np.ones(columns.rows)
+    spreads = ((f"{sd:g}", lengths_below(mean, longest, sd)) for sd in OTHER_SPREADS)
+    return [Other(sd, replace(job, lengths=own), columns, each) for sd, own in spreads]
 
 
 def _rows_as_short(job: Job, columns: Columns) -> list[Other]:

@@ -103,7 +103,7 @@ class MethodSection(Section):
 
 
 class LengthsSection(Section):
-    """Row lengths in tokens after truncation: quantiles, or a histogram file."""
+    """Row lengths in tokens after truncation: quantiles, a mean, or a histogram file."""
 
     p50: Length | None = None
     p95: Length | None = None
@@ -117,8 +117,14 @@ class LengthsSection(Section):
             if any(value is not None for value in (self.p50, self.p95, self.max, self.mean)):
                 refuse("state either histogram or p50, p95 and max, not both")
             return self
+        if self.p50 is None and self.p95 is None and self.mean is not None:
+            if self.max is not None and self.mean > self.max:
+                refuse(f"mean {self.mean:g} is above max {self.max}")
+            return self
         if self.p50 is None or self.p95 is None:
-            refuse("state p50 and p95 (and max, or max_length is taken), or histogram: FILE")
+            refuse(
+                "state mean, or p50 and p95 (and max, or max_length is taken), or histogram: FILE"
+            )
         top = self.max if self.max is not None else self.p95
         if not self.p50 <= self.p95 <= top:
             refuse(f"out of order: p50 {self.p50:g} <= p95 {self.p95:g} <= max {top:g} must hold")
@@ -148,11 +154,12 @@ class DataSection(Section):
             refuse("tokenizer is for counting the tokens of a dataset, and none is stated")
         if self.column is not None and self.dataset is None:
             refuse("column is one of a dataset's, and none is stated")
-        top = lengths and (lengths.max or lengths.p95)
-        if top and self.max_length and top > self.max_length:
+        top = lengths and (lengths.max or lengths.p95 or lengths.mean)
+        if lengths and top and self.max_length and top > self.max_length:
+            reach = "reach" if lengths.max or lengths.p95 else "have a mean of"
             refuse(
-                f"lengths reach {top:g} but max_length is {self.max_length}: "
-                "lengths are after truncation, so their max cannot be above it"
+                f"lengths {reach} {top:g} but max_length is {self.max_length}: "
+                "lengths are after truncation, so none can be above it"
             )
         return self
 

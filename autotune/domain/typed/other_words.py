@@ -36,6 +36,10 @@ _HERE = {
     "--max-length 512": (
         "seq_len", "seq_length", "cutoff_len", "max_seq_length", "sequence_len", "block_size",
     ),
+    "--set data.lengths.mean=350": (
+        "mean_length", "avg_length", "average_length", "mean_tokens", "avg_tokens",
+        "average_tokens", "tokens_per_row", "tokens_per_sample",
+    ),
     '--gpu "NAME spot"': ("spot", "preemptible", "interruptible"),
     "--variant dora": ("dora", "use_dora"),
     "--variant rslora": ("rslora", "use_rslora"),
@@ -57,6 +61,7 @@ _KEYS = {  # keys of a job file's sections, and what else people write there
     "method.kind": ("type", "name", "method", "peft_type"),
     "method.targets": ("target_modules", "lora_target", "modules"),
     "data.dataset": ("path", "files", "name"),
+    "data.lengths": ("length", "row_lengths", "token_lengths"),
     "data.rows": ("samples", "num_rows", "num_samples", "examples", "size"),
     "train.global_batch_size": ("batch", "bs", "effective_batch_size"),
     "train.epochs": ("num_train_epochs",),

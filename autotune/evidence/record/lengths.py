@@ -7,16 +7,19 @@ at the cap are a bound on what was measured, and no prediction of it.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from autotune.domain.job import Lengths
+from autotune.cost.row_lengths import (
+    ASSUMED_SPREAD,
+    REACHED_MEANS,
+    constant,
+    lengths_below,
+    spread_lengths,
+)
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import FloatArray
+    from autotune.domain.job import Lengths
     from autotune.evidence.record.row import Row
 
 
@@ -65,9 +68,6 @@ def mean_of(notes: str) -> StatedMean | None:
     return None
 
 
-QUANTILES = 41
-ASSUMED_SPREAD = 0.6  # standard deviation over mean of instruction data, where nobody states one
-
 # Mean tokens per row of data sets that sources name without stating it.
 # Alpaca: the hub's data set card gives 46,208,623 bytes for 52,002 rows that hold the text twice
 # (fields, and fields within the prompt of about 165 characters): about 525 characters a row, at
@@ -78,65 +78,12 @@ DATASET_MEAN_TOKENS = {"alpaca-cleaned": 214.0, "alpaca": 125.0}  # the longer n
 # Trainers that leave out rows above max_length by default instead of cutting them.
 DROP_LONG_ROWS = ("ms-swift",)  # truncation_strategy: delete (command line reference of version 2)
 
-GRID_MEANS = 12.0  # [means] where the tail of a length distribution is cut off
-
 _SPREAD = re.compile(
     r"token length (\d+(?:\.\d+)?)\s*(?:\+-|±)\s*(\d+(?:\.\d+)?)(?:, min (\d+))?(?:, max (\d+))?"
 )
 
 
-def constant(length: int, *, known: bool = True) -> Lengths:
-    """Every row `length` tokens long."""
-    return Lengths((float(length), float(length)), float(length), length, known=known)
-
-
-@lru_cache(maxsize=256)
-def _gamma_quantiles(shape: float) -> tuple[FloatArray, FloatArray]:
-    """(probabilities, quantiles) of a gamma distribution with mean 1, on a fine grid."""
-    x = np.linspace(1e-4, GRID_MEANS, 8001)
-    density = np.exp((shape - 1) * np.log(x) - shape * (x - 1))
-    cumulative = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
-    return cumulative / cumulative[-1], x
-
-
-@lru_cache(maxsize=1024)
-def spread_lengths(
-    mean: float, relative_sd: float, low: float, cap: int, *, dropped: bool
-) -> Lengths:
-    """Lengths of a data set with a known mean and spread, after a cap at `cap`.
-
-    dropped: rows above the cap are left out, else they are cut to it.
-    Formula: quantiles of a gamma distribution, conditioned on the cap when rows are dropped.
-    Source: derived; a gamma distribution has the two stated moments and no negative lengths.
-    """
-    probability, x = _gamma_quantiles(1 / relative_sd**2)
-    kept = float(np.interp(cap / mean, x, probability)) if dropped else 1.0
-    u = (np.arange(QUANTILES) + 0.5) / QUANTILES * kept
-    values = np.clip(np.interp(u, probability, x) * mean, min(low, float(cap)), float(cap))
-    return _lengths(values, int(np.ceil(values[-1])))
-
-
-@lru_cache(maxsize=1024)
-def lengths_below(mean: float, longest: int) -> Lengths:
-    """Lengths with a mean after truncation, whose longest row has `longest` tokens."""
-    trial = spread_lengths(mean, ASSUMED_SPREAD, 1.0, longest, dropped=False)
-    values = np.asarray(trial.quantiles)
-    for _ in range(20):
-        values = np.minimum(values * (mean / _mean(values)), float(longest))
-    return Lengths(tuple(float(v) for v in values), _mean(values), longest, known=True)
-
-
-def _mean(values: FloatArray) -> float:
-    """Mean of the piecewise linear quantile function."""
-    return float((values[1:] + values[:-1]).sum() / 2 / (len(values) - 1))
-
-
-def _lengths(values: FloatArray, maximum: int) -> Lengths:
-    return Lengths(tuple(float(v) for v in values), _mean(values), maximum, known=True)
-
-
 SAME_LENGTH = 0.02  # tokens a row by the source's own rates agree with a length within this
-REACHED_MEANS = 4.0  # [means] a cap this near is reached by some row of thousands
 _LONGEST = re.compile(r"longest (?:\w+ )?(?:sample|row|prompt)")
 _EXACT = re.compile(
     r"\bexactly \d+ tokens\b|\bevery row\b|\bseq(?:uence length)? exactly\b|exact length"

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.domain.answer.limits import ShortRows
-    from autotune.domain.answer.recommendation import Asked
     from autotune.report.layout.blocks import Block
     from autotune.report.schema import JobPayload, Row
 
 NO_SAVING = "How much that saves depends on the row lengths."
+AVERAGE = "--set data.lengths.mean=N"
 AT_MAXIMUM = "counting every row at max_length"
 
 
@@ -45,20 +45,14 @@ def range_cell(row: Mapping[str, Any], short: ShortRows | None, what: str) -> st
     return format_range(short[what]["p50"] if short else most, most, show)
 
 
-def settling(
-    job: JobPayload, short: ShortRows | None, asked: Asked | None = None, then: str = ""
-) -> str:
-    """What would settle it, in a sentence. then: a command that asks for the same job."""
-    words = asked.words if asked else then.split()
-    state = "data.lengths to the job file: {p50: 220, p95: 700, max: 1024}"
-    line = "`--data FILE` to have them counted"
-    line += "" if "--model" in words else f", or {state}"
+def settling(job: JobPayload, short: ShortRows | None) -> str:
+    """What would settle it, in a sentence."""
     scale = ""
     if short is not None and short.settled:
         scale = " Both figures are scaled to your measured run."
     limited = stated_limits(job.limits)
     limit = " Limits are checked as if every row were full." if limited else ""
-    return f"The length of your rows is not known: add {line}.{scale}{limit}"
+    return f"Row lengths are unknown: add `--data FILE`, or `{AVERAGE}`.{scale}{limit}"
 
 
 def open_blocks(payload: Mapping[str, Any]) -> list[Block]:
@@ -66,9 +60,7 @@ def open_blocks(payload: Mapping[str, Any]) -> list[Block]:
     job: JobPayload = payload["job"]
     if not lengths_open(job):
         return []
-    then = next((step.command for step in payload.get("next", ())), "")
-    text = settling(job, payload.get("short_rows"), payload.get("asked"), then)
-    return [Paragraph(text, "warn")]
+    return [Paragraph(settling(job, payload.get("short_rows")), "warn")]
 
 
 def _figures(of: Mapping[str, Any], *, paid: bool | None = None) -> str:
