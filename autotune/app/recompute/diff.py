@@ -139,9 +139,14 @@ def _machine(
     if old == new:
         yield Unchanged("usd_per_hour", "price", new)
     else:
-        dates = f"{before['price_as_of'] or 'no date'} -> {after['price_as_of'] or 'no date'}"
-        why = f"{before['price_source']} -> {after['price_source']} ({dates})"
+        why = " -> ".join(dict.fromkeys((_priced(before), _priced(after))))
         yield Difference("usd_per_hour", "price", old, new, why)
+
+
+def _priced(row: Mapping[str, Any]) -> str:
+    """Whose price a row has, and of when; a user's own has no date."""
+    source, dated = row["price_source"], row["price_as_of"]
+    return f"{source} ({dated})" if dated else "stated" if source == "job file" else f"{source}"
 
 
 def _knobs(
