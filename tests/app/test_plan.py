@@ -229,6 +229,10 @@ def test_a_machine_of_ones_own_is_one_machine(tmp_path: Path) -> None:
     assert own.electricity_usd == pytest.approx(7.25 * 0.4 * 0.20)
     assert own.full_usd is not None
     assert own.full_usd > own.cost_usd.p50
+    assert own.watts_stated
+    rated = planned(tmp_path, text.replace("watts: 400, ", "")).offers[1]
+    assert rated.watts == rated.offer.device.tdp_w
+    assert not rated.watts_stated
 
 
 def test_hours_of_one_device_are_not_taken_for_those_of_others(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.changes import more_devices
 from autotune.app.whatif.relaxations import _climbing, relaxations
 from autotune.app.whatif.shortfall import shortfall_of
+from autotune.catalog.prices.prices import price_for
 from autotune.cost.memory.component import peak_instant
 from autotune.cost.memory.instants import INSTANTS
 from autotune.cost.model import CostModel
@@ -70,6 +71,18 @@ def test_a_job_on_as_many_devices_as_a_host_holds_gets_its_relaxations(folder: P
     assert found
     assert all(change.quality for change in found)
     assert all(change.required_bytes <= change.available_bytes for change in found)
+
+
+def test_more_of_a_device_have_the_date_of_their_own_price(folder: Path) -> None:
+    question = (load_job(written(folder), gpus=["l40s"]), load_space())
+    offers = [
+        edit.apply(question)[0].offers[0] for ladder in more_devices(question) for edit in ladder
+    ]
+    assert offers
+    for offer in offers:
+        price = price_for(offer.device.name, offer.count)
+        assert price is not None
+        assert (offer.usd_per_hour, offer.price_as_of) == (price.usd_per_hour, price.as_of)
 
 
 def applied(path: Path, change: Relaxation) -> Job:

@@ -217,7 +217,7 @@ def _owned(offer: Offer, section: HardwareSection, label: str, assumed: list[Ass
         offer,
         usd_per_hour=full if full is not None and counted_full else marginal,
         price_source="owned, electricity and purchase" if counted_full else "owned, electricity",
-        watts=watts,
+        watts=owned.watts,
         usd_per_kwh=usd_per_kwh,
         full_usd_per_hour=full,
     )

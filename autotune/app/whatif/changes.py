@@ -15,8 +15,7 @@ import numpy as np
 from autotune.app.hardware.machines import COUNTS
 from autotune.app.hardware.offers import at_price
 from autotune.catalog.devices import default_host, find_device
-from autotune.catalog.prices.prices import age_days, price_for, sold_counts
-from autotune.catalog.prices.table import INDICATIVE
+from autotune.catalog.prices.prices import price_for, sold_counts
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import SPLIT
 from autotune.domain.device import Offer
@@ -70,24 +69,18 @@ def _more_of(offer: Offer, count: int) -> Offer | None:
     sold = sold_counts(offer.device.name, spot=offer.spot)
     if sold and count not in sold:
         return None
+    host = replace(default_host(count, offer.device), wsl=offer.host.wsl)
+    more = replace(offer, count=count, instance="", host=host)
     price = price_for(offer.device.name, count, spot=offer.spot)
-    asked, scaled, age = False, offer.count, None
-    rate = offer.usd_per_hour / offer.count * count
-    source = f"{offer.price_source}, times {count / offer.count:g}"
     if price is not None and offer.price_as_of is not None:
-        rate, source = price.usd_per_hour, price.source
-        asked, scaled = price.kind in INDICATIVE, price.scaled_from
-        age = age_days(price.as_of)
+        return at_price(more, price)
     return replace(
-        offer,
-        count=count,
-        instance="",
-        usd_per_hour=rate,
-        price_source=source,
-        price_asked=asked,
-        price_scaled_from=scaled,
-        price_age_days=age,
-        host=replace(default_host(count, offer.device), wsl=offer.host.wsl),
+        more,
+        usd_per_hour=offer.usd_per_hour / offer.count * count,
+        price_source=f"{offer.price_source}, times {count / offer.count:g}",
+        price_asked=False,
+        price_scaled_from=offer.count,
+        price_age_days=None,
     )
 
 
