@@ -94,7 +94,7 @@ def test_unknown_row_lengths_are_said_and_how_to_state_them(samples: Samples) ->
     rec = replace(samples.full, job=replace(samples.full.job, lengths=lengths))
     shown = _flat(_screen(rec))
     assert "It takes at most 12.1 h ($30.27) counting every row at max_length." in shown
-    assert "add `--data FILE` to have them counted, or data.lengths to the job file" in shown
+    assert "add `--data FILE`, or `--set data.lengths.mean=N`." in shown
     assert "figures count every row as 1,024 tokens and are upper bounds" in shown
 
 

@@ -354,15 +354,7 @@ def _checks(payload: RecommendationPayload) -> list[str]:
 def _how_to_state_lengths(payload: RecommendationPayload) -> str:
     if payload.job.lengths_basis == "published":
         return "row lengths: `--data FILE` counts your rows"
-    if payload.job.lengths_known:  # estimated
-        return _how_to_count(payload)
-    asked = payload.asked
-    if asked and "--model" in asked.words:
-        return "row lengths: add `--data FILE` to have them counted"
-    return (
-        "row lengths: in the job file, under data: `lengths: {p50: 220, p95: 700, max: 1024}`; "
-        "`autotune dataset FILE --model NAME` counts them"
-    )
+    return _how_to_count(payload)
 
 
 def _how_to_count(payload: RecommendationPayload) -> str:
