@@ -91,6 +91,22 @@ def test_a_shorter_max_length_cuts_a_mean_that_stands_alone(tmp_path: Path) -> N
     assert {"data.lengths.max", "data.lengths.p50 and p95"} <= {a.key for a in whole.assumed}
 
 
+@pytest.mark.parametrize("name", ["mean", "max"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "0.4", "-5", "1e300", "abc", ""])
+def test_a_length_that_is_none_is_refused_behind_a_shorter_max_length_too(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    typed = {"data.lengths.mean": "100", f"data.lengths.{name}": value, "data.max_length": "450"}
+    values = MINIMAL | {"data": {"rows": 50_000}}
+    assert f"data.lengths.{name}" in problem(tmp_path, values, set_values=typed)
+
+
+def test_a_mean_above_its_maximum_is_not_cut_away(tmp_path: Path) -> None:
+    data = {"rows": 50_000, "lengths": {"mean": 900, "max": 300}}
+    says = problem(tmp_path, MINIMAL | {"data": data}, set_values={"data.max_length": "450"})
+    assert "mean 900 is above max 300" in says
+
+
 def test_without_a_maximum_some_row_is_four_times_the_mean(tmp_path: Path) -> None:
     job = load(tmp_path, MINIMAL | {"data": {"rows": 50_000, "lengths": {"mean": 900}}})
     assert job.max_length == job.lengths.maximum == 3600

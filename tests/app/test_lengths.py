@@ -115,6 +115,11 @@ def test_quantiles_rise_and_their_integral_is_the_mean(
         assert all(np.diff(bent.quantiles) >= 0)
 
 
+@pytest.mark.parametrize("mean", [6664.9, 6665.9, 6660.0])
+def test_a_mean_just_below_equal_rows_is_kept(mean: float) -> None:
+    assert from_quantiles(6666.0, 6666.0, 6666, mean).mean == pytest.approx(mean, rel=1e-6)
+
+
 @pytest.mark.parametrize("values", [(0, 5, 9), (6, 5, 9), (5, 10, 9), (-1, 5, 9)])
 def test_quantiles_out_of_order_are_refused(values: tuple[float, float, int]) -> None:
     with pytest.raises(InputError, match="out of order"):

@@ -163,7 +163,7 @@ def _with_short_rows(
     quantiles: NDArray[np.float64], probability: NDArray[np.float64], power: float
 ) -> NDArray[np.float64]:
     """[tokens] the curve with its lower half brought down: times (probability / 0.5)^power."""
-    share = np.minimum(probability / P50, 1.0)
+    share = np.clip(probability / P50, 1 / (2 * POINTS), 1.0)  # at 0 no power is near none
     return np.maximum(quantiles * share**power, min(1.0, float(quantiles[0])))
 
 

@@ -9,6 +9,7 @@ job, `--allow` opens a knob, `--deadline` and `--budget` are limits.
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import ADAPTER_KEYS
 from autotune.domain.typed.other_words import LEFT_OUT, UNPRICED, typed_here
-from autotune.domain.typed.values import QUALITY_WORDS, shown, whole_or_zero
+from autotune.domain.typed.values import MAX_LENGTH, QUALITY_WORDS, shown, whole_or_zero
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -219,17 +220,18 @@ def _shorten(data: Values, value: str) -> None:
     if "mean" in known and known.keys() & {"p50", "p95"}:
         if longer:
             kept.pop("mean")
-    elif "mean" in known:
+    elif "mean" in known and known["mean"] <= known.get("max", MAX_LENGTH):
         kept["mean"] = _cut_mean(known["mean"], known.get("max"), limit)
     data["lengths"] = kept
 
 
 def _number(value: object) -> float | None:
-    """A number as a file or `--set` states it."""
+    """A length as a file or `--set` states it; None where it is none, which is refused later."""
     try:
-        return None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        length = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return None
+    return length if 1.0 <= length <= MAX_LENGTH else None
 
 
 def _cut_mean(mean: float, longest: float | None, limit: int) -> float:
