@@ -130,7 +130,9 @@ def estimate(
         notes = [*_assumed_micro_batch(said, pricing.variant(said), config), *notes]
     changes: tuple[Relaxation, ...] = ()
     if not missing.of_words(listed):
-        changes = relaxations_of(said, config, calibration, disk=missing.resource == "disk")
+        disk = missing.resource == "disk"
+        open_ = () if disk else _open_settings(said)
+        changes = relaxations_of(said, config, calibration, disk=disk, assumed=open_)
     needs = _needs_of_a_search(said, calibration)
     return replace(
         found, warnings=tuple(notes), shortfall=missing, relaxations=changes, search=needs
@@ -184,16 +186,24 @@ def _costliest_unsaid(bill: Bill) -> list[str]:
     return [Decisive(f"the range would be {ends} if one more thing were said: {best.what}")]
 
 
+def _open_settings(job: Job) -> tuple[str, ...]:
+    """The settings that say how large a micro-batch may be, where nobody stated one."""
+    if job.today_here is not None or {*SPLIT} & job.lock.keys() or _kept_elsewhere(job):
+        return ()
+    return tuple(name for name in (*SPLIT, CHECKPOINTING) if name not in job.lock)
+
+
 def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str]:
     """Which micro-batch was assumed where nobody stated one, and the largest that would fit."""
-    if job.today_here is not None or {*SPLIT} & job.lock.keys() or _kept_elsewhere(job):
+    open_ = _open_settings(job)
+    if not open_:
         return []
     offer, micro = job.offers[0], config.micro_batch_size
     per_device = micro * config.gradient_accumulation_steps
     smaller = [n for n in range(micro - 1, 0, -1) if per_device % n == 0]
     said = f"the micro-batch of {micro} was assumed, as none is stated"
     host = False  # whether a smaller one is held by the device, and not by its host
-    for more in ({}, {"activation_checkpointing": "full"}):
+    for more in ({}, {CHECKPOINTING: "full"}) if CHECKPOINTING in open_ else ({},):
         split = ({SPLIT[0]: n, SPLIT[1]: per_device // n} for n in smaller)
         tried = [config.with_knobs(**knobs, **more) for knobs in split]
         if not tried:
@@ -209,7 +219,8 @@ def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str
             return [Decisive(f"{words}: add `{typed}`")]
     if host:
         return [Decisive(f"{said}; a smaller one fits the device, but its host has too little")]
-    return [Decisive(f"{said}; no smaller one fits either, nor with gradient_checkpointing")]
+    nor = ", nor with gradient_checkpointing" if CHECKPOINTING in open_ else ""
+    return [Decisive(f"{said}; no smaller one fits either{nor}")]
 
 
 def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, ...] | None:
@@ -222,6 +233,7 @@ def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, 
     return relaxations(*question, calibration)
 
 
+CHECKPOINTING = "activation_checkpointing"
 SCRIPTS = frozenset({"hf", "trl"})  # files and commands of programs that users write themselves
 
 

@@ -120,6 +120,24 @@ def test_estimate_says_where_recomputing_makes_room_and_where_nothing_does(capsy
     assert any("no smaller one fits either" in text for text in found["decisive"])
 
 
+def test_what_would_fit_is_not_held_to_a_micro_batch_that_was_assumed(capsys: Capture) -> None:
+    argv = ["estimate", "--model", "qwen2.5-7b", "--method", "full", "--max-length", "2048"]
+    argv += ["--rows", "50000"]
+    held = ["--set", "micro_batch_size=8"]
+    found = answer(capsys, *argv, "--gpu", "l40s", leaves_with=3)
+    stated = answer(capsys, *argv, "--gpu", "l40s", *held, leaves_with=3)
+    assert found["row"]["config"] == stated["row"]["config"]
+    as_lora = "LoRA rank 16, not full fine-tuning"
+    assert as_lora in {each["change"] for each in found["relaxations"]}
+    assert as_lora not in {each["change"] for each in stated["relaxations"]}  # shorter rows as well
+    first = {each["kind"]: each for each in reversed(found["relaxations"])}
+    for each in first.values():
+        machine = [] if each["kind"] == "machine" else ["--gpu", "l40s"]
+        typed = answer(capsys, *argv, *machine, *each["apply"].split())
+        assert typed["row"]["config"] == each["config"]
+        assert typed["row"]["verdict"] == "fits"
+
+
 def test_every_machine_that_compare_prints_can_be_typed(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

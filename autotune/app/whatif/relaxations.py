@@ -80,18 +80,20 @@ def keeping_the_limits(
 
 
 def relaxations_of(
-    job: Job, config: Config, calibration: Calibration | None = None, *, disk: bool = False
-) -> tuple[Relaxation, ...]:
+    job: Job, config: Config, calibration: Calibration | None = None, *, disk: bool = False,
+    assumed: tuple[str, ...] = (),
+) -> tuple[Relaxation, ...]:  # fmt: skip
     """Changes after which exactly this configuration fits on the job's first offer.
 
     disk: it is the disk that does not hold its checkpoints, not the device its step.
+    assumed: knobs that nobody stated, and that a change may therefore set as it needs.
     """
-    kept = config.as_dict()
+    kept = {name: value for name, value in config.as_dict().items() if name not in assumed}
     if not disk:  # of no consequence for what fits
         kept = {k: v for k, v in kept.items() if k not in CLOSED_FORMS or k in job.lock}
     stated = replace(job, lock=kept, offers=job.offers[:1])
     pinned = set(job.lock) | (set(CLOSED_FORMS) if disk else set())
-    asked = _Asked((stated, load_space()), calibration, pinned, config.as_dict())
+    asked = _Asked((stated, load_space()), calibration, pinned, config.as_dict(), assumed=assumed)
     return asked.answers()
 
 
@@ -105,8 +107,10 @@ class _Asked:
         pinned: set[str],
         before: dict[str, KnobValue],
         objective: Objective = "cost",
+        assumed: tuple[str, ...] = (),
     ) -> None:
         self.question = question
+        self.assumed = assumed
         self.objective = objective
         self.calibration = calibration
         self.before = before
@@ -274,11 +278,13 @@ class _Asked:
 
     def _told(self, change: QuestionEdit, best: Estimated, over_host: float = 0.0) -> Relaxation:
         """over_host: [bytes] by which it misses what its host lacks; below 0, what is left."""
-        knobs = [name for name in change.columns if self._differs(name, best)]
+        moved = dict.fromkeys((*change.columns, *self.assumed))
+        knobs = [name for name in moved if self._differs(name, best)]
         elsewhere = change.sort == "machine" and not change.label
         label = [f"on {best.offer.label}"] if elsewhere else []
-        settings = [self._knob_words(name, best) for name in knobs if name != SPLIT[1]]
         own = [change.label] if change.label else []
+        named = [name for name in knobs if name in change.columns] or ([] if own or label else knobs)
+        settings = [self._knob_words(name, best) for name in named if name != SPLIT[1]]
         label += [*settings, *own] if change.sort == "setting" else [*own, *settings]
         flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
         flags += _options(change.typed)
