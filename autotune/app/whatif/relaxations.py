@@ -283,7 +283,9 @@ class _Asked:
         elsewhere = change.sort == "machine" and not change.label
         label = [f"on {best.offer.label}"] if elsewhere else []
         own = [change.label] if change.label else []
-        named = [name for name in knobs if name in change.columns] or ([] if own or label else knobs)
+        named = [name for name in knobs if name in change.columns]
+        if not named and not own and not label:
+            named = knobs
         settings = [self._knob_words(name, best) for name in named if name != SPLIT[1]]
         label += [*settings, *own] if change.sort == "setting" else [*own, *settings]
         flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
