@@ -242,6 +242,9 @@ def test_a_job_of_preferences_without_pairs_counts_its_rows(tmp_path: Path) -> N
     path = tmp_path / "kto.jsonl"
     path.write_text(lines([{"prompt": "ab", "completion": "cd", "label": True}]))
     assert line_job(path, "kto").lengths.mean == 4
+    path.write_text(lines([{"prompt": "ab", "chosen": "cd", "rejected": "ef"}]))
+    with pytest.raises(InputError, match=r"line 1 is a preference pair.*KTO takes one"):
+        line_job(path, "kto")
 
 
 @pytest.mark.parametrize("objective", ["dpo", "orpo", "reward"])

@@ -29,6 +29,7 @@ ROLES = {
 PREFERENCES = {"chosen", "rejected"}
 LONGER = "chosen|rejected"  # a column that stands for the longer answer of a pair, if there are any
 PAIR = "chosen+rejected"  # the same of rows that have to be pairs
+ONE_ANSWER = "completion|label"  # rows of one answer, wanted or not, that may not be pairs
 _ASKS = {role for role, means in ROLES.items() if means in {"user", "system"}}  # it has its prompt
 _LISTED = 12  # columns that an error names
 _TEXT_LETTERS = 3  # from here on a value looks like text
@@ -77,7 +78,13 @@ def row_of(content: dict[str, Any], place: str, column: str | None = None) -> Ro
         msg = f"{place} is no pair: it has no {' and no '.join(sorted(PREFERENCES - {*content}))}"
         hint = f"{_columns(content)}; rename yours, or count one by --set data.column=NAME"
         raise InputError(msg, hint)
-    if column == LONGER:
+    if column == ONE_ANSWER and content.keys() >= PREFERENCES:
+        msg = f"{place} is a preference pair (chosen, rejected), and KTO takes one answer a row"
+        hint = (
+            "trl.unpair_preference_dataset makes two rows of each pair; --objective dpo takes pairs"
+        )
+        raise InputError(msg, hint)
+    if column in {LONGER, ONE_ANSWER}:
         return row_of(content, place)
     stated = names_of(column, content, place)
     return _stated(content, stated, place) if stated else _known_form(content, place)
