@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import parse_seconds
-from bench.consistency import contradictions
-from bench.consistency_said import said
+from bench.consistency.checks import contradictions
+from bench.consistency.said import said
 from bench.walk.parsers import parse_export
 from bench.walk.plain_script import script
 from bench.walk.terminal import Terminal, Typed, WalkError, commands_of

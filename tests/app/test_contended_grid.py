@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from autotune.probe.worker import disturbance
-from bench.contended import CLOSE, LOADS, answer
+from bench.replay.contended import CLOSE, LOADS, answer
 
 pytestmark = pytest.mark.usefixtures("home")
 
-SEEDS = 2  # of each; `python -m bench.contended` tries twenty
+SEEDS = 2  # of each; `python -m bench.replay.contended` tries twenty
 LONG = 5000  # steps: the job's own bill is mostly loading, which hides what steps take
 
 

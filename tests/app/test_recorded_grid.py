@@ -12,9 +12,9 @@ from autotune.cost.time import launch
 from autotune.probe.record import read_records
 from autotune.probe.request import Effort, request_for
 from autotune.search.selection import TIE
-from bench.grid import FOLDER, RECORD, configurations, tiny_job
-from bench.probed import answer, replayed
-from bench.recorded import RecordedRunner, replay_key
+from bench.replay.grid import FOLDER, RECORD, configurations, tiny_job
+from bench.replay.probed import answer, replayed
+from bench.replay.recorded import RecordedRunner, replay_key
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

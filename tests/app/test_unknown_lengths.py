@@ -19,7 +19,7 @@ from autotune.domain.observation import Calibration
 from autotune.domain.outcome import Spread
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from bench.consistency_lengths import SAVING
+from bench.consistency.lengths import SAVING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from autotune.report.sections.answer import (
     estimate_sections,
     recommendation_sections,
 )
-from bench.consistency import contradictions
-from bench.consistency_said import said
+from bench.consistency.checks import contradictions
+from bench.consistency.said import said
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation

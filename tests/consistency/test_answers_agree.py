@@ -19,7 +19,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import NamedJob
 from autotune.report.compare.payload import comparison_payload
 from autotune.report.payload import estimate_payload
-from bench.consistency import contradictions
+from bench.consistency.checks import contradictions
 
 if TYPE_CHECKING:
     from pathlib import Path

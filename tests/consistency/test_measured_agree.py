@@ -25,8 +25,8 @@ from autotune.domain.outcome import Estimated
 from autotune.probe.record import read_records
 from autotune.report import phrases
 from autotune.search.posterior import stopping
-from bench.grid import FOLDER, RECORD, tiny_job
-from bench.recorded import RecordedRunner
+from bench.replay.grid import FOLDER, RECORD, tiny_job
+from bench.replay.recorded import RecordedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from autotune.app.tune.tune import Options, tune
 from autotune.domain.outcome import Spread
 from autotune.domain.units import format_usd
 from autotune.report.payload import dumps, recommendation_payload
-from bench.consistency import contradictions, main
-from bench.consistency_said import plain, said
+from bench.consistency.checks import contradictions, main
+from bench.consistency.said import plain, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import needs
 
-from bench.probe import BRIEF, Bench, depth_over_full, small_job, worker_over_plain
+from bench.probe.cost import BRIEF, Bench, depth_over_full, small_job, worker_over_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import probe_beside
+from bench.probe import beside as probe_beside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from autotune.probe.memo import Memo, Unsupported, signature
 from autotune.probe.record import ProbeLog, ProbeRecord, config_of, observations, read_records
 from autotune.probe.request import request_for, sampled_lengths
 from autotune.probe.two_depth import KINDS, agreement, extrapolated
-from bench.recorded import Replay, outcome_of, replay_key
+from bench.replay.recorded import Replay, outcome_of, replay_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

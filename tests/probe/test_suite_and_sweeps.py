@@ -12,7 +12,7 @@ from autotune.probe.record import read_records
 from autotune.probe.runner import Place
 from bench import gpu_suite
 from bench.gpu_suite import items, jobs, run_suite
-from bench.recorded import sweeps
+from bench.replay.recorded import sweeps
 
 if TYPE_CHECKING:
     import pytest

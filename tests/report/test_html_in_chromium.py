@@ -13,8 +13,8 @@ from autotune.cli.application import run
 from autotune.domain.outcome import Measured
 from autotune.report.page.page import recommendation_html
 from autotune.report.payload import recommendation_payload
-from bench.browser import PROGRAM, Browser
-from bench.legibility import FAINT, OFF_THE_SCREEN, PAPER_PX, STRUCK_THROUGH, torn
+from bench.pages.browser import PROGRAM, Browser
+from bench.pages.legibility import FAINT, OFF_THE_SCREEN, PAPER_PX, STRUCK_THROUGH, torn
 from tests.report.page_tree import probed
 
 if TYPE_CHECKING:

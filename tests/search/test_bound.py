@@ -15,7 +15,7 @@ from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.stopping import ProbeBudget, Remaining, described, remaining, settled
-from bench.simulated import Grid, Machine
+from bench.search.simulated import Grid, Machine
 
 DRAW = np.random.default_rng(3)
 

@@ -8,8 +8,8 @@ import optuna
 import pytest
 
 from autotune.search.study.calibrated import CalibratedSampler
-from bench.samplers import distributions, tell
-from bench.simulated import Grid, Machine
+from bench.search.samplers import distributions, tell
+from bench.search.simulated import Grid, Machine
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 

@@ -22,7 +22,7 @@ from autotune.search.posterior.together import next_of_several
 from autotune.search.priced import MEMORY
 from autotune.search.study.calibrated import CalibratedSampler, OutsideSpaceWarning
 from autotune.search.study.samplers import sampler_maker
-from bench.simulated import SCENARIOS, Grid, Machine
+from bench.search.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

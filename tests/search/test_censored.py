@@ -13,7 +13,7 @@ from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.residuals import equivalent_observations, hazard, residuals_of
 from autotune.search.priced import Dimension, Part, part_of
-from bench.simulated import Grid, Machine
+from bench.search.simulated import Grid, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path

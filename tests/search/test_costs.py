@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from autotune.search.posterior.acquisition import LEAST_FIT, Posterior
 from autotune.search.posterior.costs import least
 from autotune.search.posterior.measurements import History
-from bench.families import stranger
-from bench.simulated import Grid, Machine
+from bench.search.families import stranger
+from bench.search.simulated import Grid, Machine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import FloatArray
-    from bench.hidden import Hidden
+    from bench.search.hidden import Hidden
 
     Indices = NDArray[np.intp]
 

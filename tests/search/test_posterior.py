@@ -17,7 +17,7 @@ from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.measurements import History
 from autotune.search.posterior.residuals import Residual
 from autotune.search.priced import Dimension, part_of
-from bench.simulated import Grid, Machine
+from bench.search.simulated import Grid, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path

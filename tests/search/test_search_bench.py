@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from autotune.domain.config import Config
-from bench import search, search_docs, search_machines
-from bench.families import STRANGE, stranger
-from bench.replay import Point, calibrated_order, in_order, measure
-from bench.rivals import ladder, topk
-from bench.samplers import Ran, study_of
-from bench.search_level import cell, levels
-from bench.search_level import line as beside
-from bench.search_workers import Timeline, figures, line, searched
-from bench.simulated import Grid, Machine
+from bench.replay.sweeps import Point, calibrated_order, in_order, measure
+from bench.search import docs as search_docs
+from bench.search import machines as search_machines
+from bench.search import scenarios as search
+from bench.search.families import STRANGE, stranger
+from bench.search.level import cell, levels
+from bench.search.level import line as beside
+from bench.search.rivals import ladder, topk
+from bench.search.samplers import Ran, study_of
+from bench.search.simulated import Grid, Machine
+from bench.search.workers import Timeline, figures, line, searched
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.many_hands import STORAGES, absent, chaos
+from bench.many_hands.killed import STORAGES, absent, chaos
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from autotune.app.workers import ray_cluster
 from autotune.app.workers.executor import WorkerJob
 from autotune.app.workers.ray_cluster import RayExecutor, _answers, _connect, _resources, _work
 from autotune.domain.errors import InputError
-from bench.hands_on_ray import patiently
+from bench.many_hands.on_ray import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,9 @@
 """Which is the pick, who is measured again before there is an answer, and whether there can be one.
 
 The pick and its rivals take turns, so that what drifts meanwhile touches all alike; several workers
-measure a few of one turn at the same time (`python -m bench.finals`: what that saves). Everything
-follows from the records, so that a search that was killed goes on with the same measurements.
+measure a few of one turn at the same time (`python -m bench.search.finals`: what that saves).
+Everything follows from the records, so that a search that was killed goes on with the same
+measurements.
 """
 
 from __future__ import annotations

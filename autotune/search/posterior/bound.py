@@ -8,7 +8,7 @@ can be: the worlds are of every noise of the step that may be, each as often as 
 posterior takes its other amplitudes for known, and a linear response of the bill; that makes worlds
 too alike, most of all on machines that are not of its kind. The further the measurements are from
 what the model says of itself, the more are the deviations widened (`disbelief`); by how much was
-fitted on machines of no prior (`bench.families`).
+fitted on machines of no prior (`bench.search.families`).
 
 Source: derived; maximum of a Gaussian process by draws: Hennig and Schuler, "Entropy search"
 (2012), section 2.

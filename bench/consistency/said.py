@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.outcome import Spread
 from autotune.domain.units import format_count, format_seconds, format_usd
 from autotune.report.phrases import BOUND, chance, seconds_span, usd_span
-from bench.consistency_lengths import lengths_told
-from bench.consistency_limits import odds_told
+from bench.consistency.lengths import lengths_told
+from bench.consistency.limits import odds_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

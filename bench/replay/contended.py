@@ -1,9 +1,10 @@
-"""Probing a machine that others use: `python -m bench.contended [--seeds N] --format text|json`.
+"""Probing a machine that others use: `python -m bench.replay.contended [--seeds N]`.
 
-The search is run on the recorded grid of the tiny CPU job (`bench.grid`) while imagined programs
-come and go and make steps one to ten times as long. The worker's own windows, waits and judgements
-are played through on a clock of their own, with the readings that betray such programs and without
-any, where only the steps can. `--real N` probes this machine itself while N busy processes run.
+The search is run on the recorded grid of the tiny CPU job (`bench.replay.grid`) while imagined
+programs come and go and make steps one to ten times as long. The worker's own windows, waits and
+judgements are played through on a clock of their own, with the readings that betray such programs
+and without any, where only the steps can. `--real N` probes this machine itself while N busy
+processes run.
 
 wrong: searches whose pick is more than 10 % over the least bill of the quiet record and that do not
 say that they cannot tell. said: those that say so.
@@ -34,9 +35,9 @@ from autotune.probe.record import ProbeRecord, config_of, read_records
 from autotune.probe.watch import disturbed
 from autotune.probe.worker.disturbance import Counters
 from autotune.probe.worker.windows import Step, Windows, summary
-from bench.grid import FOLDER, JOB, RECORD, tiny_job
-from bench.probed import bill_of, truth_of
-from bench.recorded import NOT_RECORDED, replay_key
+from bench.replay.grid import FOLDER, JOB, RECORD, tiny_job
+from bench.replay.probed import bill_of, truth_of
+from bench.replay.recorded import NOT_RECORDED, replay_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from autotune.app.probing.study import Probed
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
-    from bench.probed import Truth
+    from bench.replay.probed import Truth
 
 SEEDS, PROBES, BUDGET_S = 20, 12, 600.0
 CLOSE = 0.10  # over the best: what must not go unsaid

@@ -57,7 +57,7 @@ class Nodes:
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
 
-        os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
         self.cluster: Any = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
         self.nodes = [self._node() for _ in range(NODES)]

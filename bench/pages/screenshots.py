@@ -1,6 +1,6 @@
 """Write the pictures of docs/report.md: the pages of two runs as Chromium shows them.
 
-    python -m bench.screenshots [FOLDER]   docs/ if left out; needs Chromium on PATH
+    python -m bench.pages.screenshots [FOLDER]   docs/ if left out; needs Chromium on PATH
 
 Debian: apt-get install chromium. The runs need no network and no GPU.
 """
@@ -14,9 +14,9 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from bench.browser import Browser
+from bench.pages.browser import Browser
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 JOB = "jobs/h100_38h.yaml"
 RUN = "runs/h100-38h"
 DESKTOP_PX, PHONE_PX, PHONE_TALL_PX, PHONE_SCALE = 1000, 390, 844, 2

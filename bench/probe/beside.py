@@ -21,17 +21,20 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.paired import CLOCKS, against
+from bench.probe.paired import CLOCKS, against
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TURNS = ("whole", "steps", "plain")
 TURN = """
 import json, sys, tempfile
 from pathlib import Path
-from bench.probe import CONFIG, STEPS_ONLY, WHOLE, Bench, parts_s, request_for, small_job
+try:
+    from bench.probe.cost import CONFIG, STEPS_ONLY, WHOLE, Bench, parts_s, request_for, small_job
+except ModuleNotFoundError:  # a checkout in which it is one file
+    from bench.probe import CONFIG, STEPS_ONLY, WHOLE, Bench, parts_s, request_for, small_job
 job = small_job()
 whole, steps = (request_for(job, job.offers[0], CONFIG, effort=e) for e in (WHOLE, STEPS_ONLY))
 with tempfile.TemporaryDirectory() as folder, Bench(Path(folder)) as bench:

@@ -6,8 +6,8 @@ which is what is paid for.
 
 public_sweeps  rows of one source, snapshot, job and kernels that differ only in knobs, at least 3
 public_jobs    rows of one source and job, at least 8, on whatever machines and counts it was run
-tiny_cpu       every configuration of the tiny job on a processor (`bench.probed`), judged by the
-               bill of the finished run; regret_0 is the cost model's pick, without a probe
+tiny_cpu       every configuration of the tiny job on a processor (`bench.replay.probed`), judged by
+               the bill of the finished run; regret_0 is the cost model's pick, without a probe
 
 Methods: random (mean over orders), model (the cost model's order), topk (the same without twins)
 and calibrated. Each figure is over the sweeps (tiny_cpu: over ten seeds): mean regret after 1, 2
@@ -34,9 +34,9 @@ from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.lookahead import next_probe
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
-from bench.probed import replayed
-from bench.recorded import Replay, replay_of_cases, sweeps
-from bench.rivals import distinct
+from bench.replay.probed import replayed
+from bench.replay.recorded import Replay, replay_of_cases, sweeps
+from bench.search.rivals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -290,7 +290,9 @@ def recorded_grid() -> dict[str, Figures]:
 
 def main() -> None:
     """Replay and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.replay", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="sweeps over knobs alone")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args()

@@ -36,8 +36,8 @@ from autotune.probe.request import Effort, key_of, request_for
 from autotune.probe.runner import Place, Runner, worker_environment
 from autotune.probe.session import Session
 from autotune.probe.two_depth import STEP_TIMES, agreement, extrapolated, requests_at_depths
-from bench import probe_beside
-from bench.paired import CLOCKS, against, spread
+from bench.probe import beside as probe_beside
+from bench.probe.paired import CLOCKS, against, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.probe.record import ProbeRecord
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PLAIN = Path(__file__).with_name("plain_trainer.py")
 CONFIG = Config(
     micro_batch_size=2, gradient_accumulation_steps=1, checkpoint_every_steps=50,
@@ -293,7 +293,9 @@ def lines(found: dict[str, Any]) -> Iterable[str]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.probe", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="fewer runs and one depth")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="another version of it")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.families import STRANGE
-from bench.search_level import MOST, OURS, cell, levels
+from bench.search.families import STRANGE
+from bench.search.level import MOST, OURS, cell, levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE, PLOT = ROOT / "docs" / "search.md", ROOT / "docs" / "search.svg"
 BEGIN_STRANGE, END_STRANGE = "<!-- begin families -->", "<!-- end families -->"
 BEGIN, END = "<!-- begin search -->", "<!-- end search -->"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import FloatArray
     from autotune.search.priced import Priced
-    from bench.hidden import Hidden, Params
+    from bench.search.hidden import Hidden, Params
 
     Asked = Generator[int, dict[str, float] | None, None]
 

@@ -1,7 +1,7 @@
-"""The probed search against everything that could have been measured: `python -m bench.probed`.
+"""The probed search against all that could have been measured: `python -m bench.replay.probed`.
 
-The search is replayed on the recorded grid of the tiny CPU job (`bench.grid`) with ten seeds. A
-seed decides which of a configuration's measurements a search sees first.
+The search is replayed on the recorded grid of the tiny CPU job (`bench.replay.grid`) with ten
+seeds. A seed decides which of a configuration's measurements a search sees first.
 
 regret: the bill of the pick above the least bill, both from the mean of a configuration's
 measurements. step_regret: the same of an optimizer step alone, which is what configurations differ
@@ -40,9 +40,9 @@ from autotune.search.posterior.measurements import History
 from autotune.search.study.record import TRIALS_FILE, TrialRecord
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from bench.grid import FOLDER, RECORD, tiny_job, undisturbed
-from bench.recorded import RecordedRunner, replay_key
-from bench.rivals import distinct
+from bench.replay.grid import FOLDER, RECORD, tiny_job, undisturbed
+from bench.replay.recorded import RecordedRunner, replay_key
+from bench.search.rivals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ from autotune.search.posterior.stopping import ProbeBudget, judged, remaining
 from autotune.search.priced import MEMORY
 from autotune.search.study.calibrated import CalibratedSampler
 from autotune.search.study.samplers import sampler_maker
-from bench.rivals import RIVALS
+from bench.search.rivals import RIVALS
 
 if TYPE_CHECKING:
-    from bench.hidden import Hidden
+    from bench.search.hidden import Hidden
 
 WARM = 8  # predicted-best configurations that a warm-started sampler is given first
 STOCK = {"random": "random", "tpe": "tpe", "tpe_warm": "tpe", "gp_warm": "gp", "nsga2": "nsga2"}

@@ -1,4 +1,4 @@
-"""What several workers save when the best are measured again: `python -m bench.finals`.
+"""What several workers save when the best are measured again: `python -m bench.search.finals`.
 
 Ten candidates of a search that has ended differ by 15 %, the model errs by 10 %, measurements by
 the noise that is named, and one of twenty takes 1.4 times as long for no reason that shows. The

@@ -1,8 +1,8 @@
 """How many probes a sampler needs: `python -m bench.search [--quick] --format text|json`.
 
 Machines whose truth is known, the same for every method: drawn from the sampler's own prior
-(`bench.simulated`), and drawn from none (`bench.families`). Per scenario and method, over the
-machines:
+(`bench.search.simulated`), and drawn from none (`bench.search.families`). Per scenario and method,
+over the machines:
 
 probes_to_3pct, probes_to_1pct  median probes until the recommendation's true cost is within 3 %
                                 and 1 % of the true optimum; null when the median machine never is
@@ -19,7 +19,7 @@ bound_coverage_stop, stop_regret, stop_regret_p90
                                 the same then; at the last probe where it went on
 beside                          of the calibrated sampler alone: after so many probes, its regret
                                 minus the best rival's, the standard error of that, and
-                                whether it is ahead, level or behind (`bench.search_level`)
+                                whether it is ahead, level or behind (`bench.search.level`)
 study_s                         mean seconds of computing that a study took, its machine included
 
 A probe that repeats a configuration or runs out of memory counts like any other. Machines are those
@@ -28,7 +28,7 @@ and the curves of docs/search.md; with `--method` those of the other methods sta
 `--scenario` those of the other families (one that is run is written whole).
 
 `--workers 2 4 8` prints instead what so many workers save of the time of one, on a simulated clock
-(`bench.search_workers` says of each figure what it is).
+(`bench.search.workers` says of each figure what it is).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.families import STRANGE, stranger
-from bench.samplers import Ran, study_of
-from bench.search_level import OURS, Level, levels, line
-from bench.simulated import SCENARIOS, Grid, Machine
+from bench.search.families import STRANGE, stranger
+from bench.search.level import OURS, Level, levels, line
+from bench.search.samplers import Ran, study_of
+from bench.search.simulated import SCENARIOS, Grid, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bench.hidden import Hidden
+    from bench.search.hidden import Hidden
 
 METHODS = (
     "random", "random_fits", "topk", "hill", "plain_gp", "tpe", "tpe_warm", "gp_warm", "nsga2",
@@ -216,7 +216,9 @@ def answer(
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.search", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--quick", action="store_true", help="few machines, few probes")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--machines", type=int, help="machines per scenario")
@@ -247,7 +249,7 @@ def _options() -> argparse.Namespace:
 
 def _several(options: argparse.Namespace) -> None:
     """Print what several workers save, as {SCENARIO: {calibrated: {WORKERS: figures}}} in JSON."""
-    from bench import search_workers
+    from bench.search import workers as search_workers
 
     machines = options.machines or (QUICK_MACHINES if options.quick else search_workers.MACHINES)
     found = search_workers.measure(
@@ -288,7 +290,7 @@ def main() -> None:
     found = simulate(tasks, options.jobs, options.record, options.again)
     result = answer(found, methods)
     if options.docs:
-        from bench.search_docs import write
+        from bench.search.docs import write
 
         write(result, {s: {m: [r.curve for r in c] for m, c in by.items()}
                        for s, by in found.items()}, options.first_seed)  # fmt: skip

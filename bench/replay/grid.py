@@ -1,4 +1,4 @@
-"""Every configuration of the tiny CPU job, measured once for all: `python -m bench.grid`.
+"""Every configuration of the tiny CPU job, measured once for all: `python -m bench.replay.grid`.
 
 Each configuration of the job's space (compile is off: on a processor compiling takes longer than
 all steps of this job) is measured at least twice, in shuffled order, each time in a fresh process,
@@ -29,14 +29,14 @@ from autotune.probe.request import request_for
 from autotune.probe.runner import Place, Runner
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from bench.recorded import replay_key
+from bench.replay.recorded import replay_key
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.job import Job
     from autotune.probe.record import ProbeRecord
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "jobs" / "tiny_cpu.yaml"
 FOLDER = ROOT / "runs" / "recorded" / "tiny-cpu"
 MACHINE, RECORD = "machine.json", "probes.jsonl"

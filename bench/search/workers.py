@@ -1,10 +1,10 @@
 """What several workers save, on a clock that is simulated: `python -m bench.search --workers 8`.
 
-Machines whose truth is known (`bench.families`) are searched by 1, 2, 4 and 8 workers. Each takes
-the next proposal of the same sampler, which counts what the others are measuring; a probe takes as
-long as it takes on such a machine, and choosing takes nothing. One worker makes so many probes,
-several twice as many together: eight have a quarter of its time for that. Per scenario and number
-of workers, the median over the machines:
+Machines whose truth is known (`bench.search.families`) are searched by 1, 2, 4 and 8 workers. Each
+takes the next proposal of the same sampler, which counts what the others are measuring; a probe
+takes as long as it takes on such a machine, and choosing takes nothing. One worker makes so many
+probes, several twice as many together: eight have a quarter of its time for that. Per scenario and
+number of workers, the median over the machines:
 
 wall_s        simulated, of all probes
 regret        of its pick: true cost above the true optimum
@@ -37,12 +37,12 @@ import optuna
 from autotune.search.posterior.stopping import judged, remaining
 from autotune.search.selection import TIE
 from autotune.search.study.calibrated import CalibratedSampler
-from bench.samplers import FREE, distributions, tell
+from bench.search.samplers import FREE, distributions, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bench.hidden import Hidden
+    from bench.search.hidden import Hidden
 
     Drawn = Callable[[str, int], Hidden]
     # the machine, by scenario and seed; workers, probes; what else its probes' errors come from

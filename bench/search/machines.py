@@ -1,4 +1,4 @@
-"""How far off the cost model is on the simulated machines: `python -m bench.search_machines`.
+"""How far off the cost model is on the simulated machines: `python -m bench.search.machines`.
 
 Per scenario, over the machines that `bench.search` uses:
 
@@ -19,8 +19,8 @@ import json
 
 import numpy as np
 
-from bench.search import FIRST_SEED, MACHINES
-from bench.simulated import SCENARIOS, Grid, Machine
+from bench.search.scenarios import FIRST_SEED, MACHINES
+from bench.search.simulated import SCENARIOS, Grid, Machine
 
 WORTH_PRICING = 1.35  # of the memory there is
 

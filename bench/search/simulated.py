@@ -19,7 +19,7 @@ from autotune.search.posterior.acquisition import Posterior
 from autotune.search.posterior.costs import least
 from autotune.search.posterior.measurements import History
 from autotune.search.priced import MEMORY, Dimension, Part, part_of
-from bench.hidden import ByHand, Hidden
+from bench.search.hidden import ByHand, Hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

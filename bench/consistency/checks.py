@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.consistency_lengths import lengths_agree
-from bench.consistency_limits import limits_agree, missed, misses_follow, odds_follow
-from bench.consistency_said import said
+from bench.consistency.lengths import lengths_agree
+from bench.consistency.limits import limits_agree, missed, misses_follow, odds_follow
+from bench.consistency.said import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -380,7 +380,7 @@ _WHOLE = (
 
 def main() -> int:
     """Check an answer and the reports made of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.consistency", description=__doc__)
     parser.add_argument("answer", type=Path)
     parser.add_argument("reports", type=Path, nargs="*")
     arguments = parser.parse_args()

@@ -47,7 +47,8 @@ from autotune.search.study.storage import joined_study, stored
 from autotune.search.study.turns import SharedStudy
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from bench import hands_on_ray, servers
+from bench.many_hands import on_ray as hands_on_ray
+from bench.many_hands import servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.search.measured.measurer import Measurer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "h100_38h.yaml"
 JOURNAL, RAY = "journal", "ray"
 SERVERS = {"postgresql": servers.postgresql, "redis": servers.redis_server}
@@ -366,7 +367,9 @@ def _judged(run_dir: Path, url: str | None, trials: int, sampler: str) -> dict[s
 
 
 def _asked() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.many_hands", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--ray", default="", help=argparse.SUPPRESS)

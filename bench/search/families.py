@@ -1,7 +1,7 @@
 """Machines that were not drawn from the sampler's prior, on two cost models.
 
-The model is the simulation's grid (`bench.simulated`) or the product's own bill of an 8 B LoRA run
-on four cards. What is hidden follows no kernel:
+The model is the simulation's grid (`bench.search.simulated`) or the product's own bill of an 8 B
+LoRA run on four cards. What is hidden follows no kernel:
 
 physics   a step's rate saturates with the micro-batch elsewhere than the model says; torch.compile
           breaks on some combinations; cards throttle from some batch on; loader workers slow the
@@ -29,8 +29,8 @@ from autotune.search.billed import BilledCandidates
 from autotune.search.priced import MEMORY, Priced
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from bench.hidden import ByHand, Hidden
-from bench.simulated import Grid, Machine
+from bench.search.hidden import ByHand, Hidden
+from bench.search.simulated import Grid, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.search.priced import Part
 
-JOB = Path(__file__).resolve().parent.parent / "jobs" / "h100_38h.yaml"
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "h100_38h.yaml"
 CARDS = ("rtx-4090", "a100-sxm4-40gb", "l40s", "h100-sxm")
 OPENED = ("packing", "kernels", "adapter_dtype", "length_grouping", "optimizer")
 THRASH = 0.92  # of the memory limit, from where the allocator begins to retry

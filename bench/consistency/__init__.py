@@ -1,0 +1,1 @@
+"""Whether an answer agrees with itself: every figure worked out again from the others."""

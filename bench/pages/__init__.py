@@ -1,0 +1,1 @@
+"""What a report looks like in a real browser."""

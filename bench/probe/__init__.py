@@ -1,0 +1,1 @@
+"""What a probe costs, and how far to trust it."""

@@ -1,0 +1,1 @@
+"""How many probes a sampler needs, on machines whose truth is known."""
