@@ -8,10 +8,11 @@ import pytest
 
 from autotune.evidence.cases import timed_cases
 from autotune.evidence.record.table import SHIPPED_ROWS, read_cases
-from bench.unsaid import EVERYTHING, FACTS, hidden, judged, judged_memory, judged_verdicts
+from bench.unsaid.hidden import EVERYTHING, FACTS, hidden
+from bench.unsaid.judged import judged, judged_memory, judged_verdicts
 
 if TYPE_CHECKING:
-    from bench.unsaid import Cost
+    from bench.unsaid.judged import Cost
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
 ASKED = ("row lengths", "attention kernel", "activation checkpointing", "micro-batch", EVERYTHING)

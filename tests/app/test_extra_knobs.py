@@ -21,8 +21,8 @@ from simulatedmachine import (
 )
 
 from autotune.app.job.load import load_job
+from autotune.app.probing.notes import unproven_levels
 from autotune.app.probing.plan import ProbeOptions
-from autotune.app.probing.study import unproven_levels
 from autotune.app.recompute.recompute import RecomputeOptions, recompute
 from autotune.app.runs.export import export, export_run
 from autotune.app.tune.tune import Options, tune

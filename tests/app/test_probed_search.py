@@ -12,9 +12,10 @@ from simulatedmachine import TINY, Killed, Machine, bill_of, options_of, search,
 
 from autotune.app.job.load import load_job
 from autotune.app.probing.measured_bill import transferred
+from autotune.app.probing.notes import notes_of
 from autotune.app.probing.plan import ProbeOptions, candidates_of, plan_probe
 from autotune.app.probing.probe import Prober
-from autotune.app.probing.study import check_affordable, notes_of
+from autotune.app.probing.study import check_affordable
 from autotune.app.probing.tune import without_limits
 from autotune.cost.model import CostModel
 from autotune.domain.errors import InputError, Interrupted

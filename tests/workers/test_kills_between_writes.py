@@ -23,7 +23,7 @@ from autotune.search.study.owner import Owner, place
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.storage import joined_study, shared_journal
 from autotune.search.study.turns import SharedStudy, TakenAwayError
-from bench.many_hands.killed import Fake, bill_of, scored, search_of
+from bench.many_hands.fake import Fake, bill_of, scored, search_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ from autotune.search.study.owner import OWNER, Owner, place
 from autotune.search.study.record import TrialRecord
 from autotune.search.study.storage import shared_journal
 from autotune.search.study.turns import BEAT, CHOSEN, PROBES, SharedStudy, TakenAwayError
-from bench.many_hands.killed import Fake, bill_of, search_of
+from bench.many_hands.fake import Fake, bill_of, search_of
 from bench.many_hands.servers import absent, postgresql, redis_server
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from autotune.search.study.journal import JOB_KEY, JOB_NAME
 from autotune.search.study.owner import Owner
 from autotune.search.study.refusals import AGAIN, refused
 from autotune.search.study.storage import joined_study, open_study, shared_journal, shared_study
-from bench.many_hands.killed import bill_of, search_of
+from bench.many_hands.fake import bill_of, search_of
 from bench.many_hands.servers import absent, postgresql, redis_server
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What not saying a fact of a run costs, on the record: hide and seek."""
