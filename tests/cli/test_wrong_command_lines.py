@@ -56,6 +56,7 @@ WRONG: list[tuple[str, str]] = [
     ("tune --model Qwen2.5-0.5B --rows 9", r"lacks --gpu NAME\nhint: .*`--gpu all` compares"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu 16xh100", r'--gpu "2x8xh100-sxm over infiniband-nd'),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu h100@0", r"'0' is not a price; .*, or free"),
+    ("tune --model Qwen2.5-0.5B --rows 9 --gpu 4090 --spot", r"known of rtx-4090\nhint: .*spot@0"),
     (f"tune {JOB} --set micro_batch=4", r"\nhint: --set micro_batch_size=4$"),
     ("prices h100 l40s", r"more words than it takes: l40s"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu a10", r"of 1x a10.*\nhint: .*a10@2\.50USD/h"),

@@ -217,11 +217,19 @@ def _on_spot(entry: Values) -> Values:
 
 
 def add_spot(values: Values) -> None:
-    """Beside every machine on demand the same one on spot, where a spot price is known."""
+    """Beside every machine on demand the same one on spot, where a spot price is known.
+
+    Raises InputError where it is known of none.
+    """
     entries = entries_of(values)
     more = [
         _on_spot(entry) for entry in entries if not entry.get("spot") and _has_spot_price(entry)
     ]
+    if entries and not more and not any(entry.get("spot") for entry in entries):
+        named = dict.fromkeys(str(entry.get("gpu") or entry.get("instance")) for entry in entries)
+        msg = f"--spot: no spot price is known of {', '.join(named)}"
+        hint = 'leave out --spot, or state what you pay: `--gpu "NAME spot@0.50USD/h"`'
+        raise InputError(msg, f"{hint}; `autotune prices` lists what is known")
     values["hardware"] = entries + [entry for entry in more if entry not in entries]
 
 
