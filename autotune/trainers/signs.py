@@ -38,6 +38,7 @@ _TRAINS = (
     "dataset", "dataset_dir", "output_dir", "learning_rate", "tokenized_path", "num_train_epochs",
     "max_steps", "gradient_accumulation_steps", "export_dir",
 )  # fmt: skip
+_LEARNS = ("learning_rate", "lr", "epoch", "epochs", "num_epochs", "train_batch_size")
 _AXOLOTL = (
     Sign("reward", "reward_model", _ON), Sign("reward", "process_reward_model", _ON),
     Sign("rl", "rl", r"grpo|gdpo|ppo|ebft|rloo"), Sign("dpo", "rl", "dpo|ipo"),
@@ -107,7 +108,7 @@ _ARGUMENTS = (
     Sign("reward", "center_rewards_coefficient"), Sign("classification", "num_labels"),
     Sign("classification", "task_name", r"cola|mnli|mrpc|qnli|qqp|rte|sst2|stsb|wnli"),
     Sign("evaluation", "do_predict", _ON, unless=("do_train", "per_device_train_batch_size")),
-    Sign("inference", "max_new_tokens", unless=_STEPS),
+    Sign("inference", "max_new_tokens", unless=(*_STEPS, *_LEARNS)),
     Sign("audio", "model_name_or_path", _EARS), Sign("vision", "model_name_or_path", SEES),
     Sign("vision", "vision_tower"), Sign("vision", "mm_projector_lr"),
     Sign("vision", "vision_model_id"), Sign("vision", "vision_model_name_or_path"),

@@ -2,7 +2,8 @@
 
 They are TrainingArguments under defaults of its own, with words of its own for the model, the
 adapter, the attention, the base's storage and the configs of DeepSpeed and FSDP that it brings.
-Source: ms-swift 4.6.0, swift/arguments/ and swift/config/; 3.0.3, swift/llm/argument/.
+Source: ms-swift 4.6.0, swift/arguments/ and swift/config/; 3.0.3, swift/llm/argument/; 2.5,
+swift/llm/utils/argument.py, whose words and defaults stand where a command has its words.
 """
 
 from __future__ import annotations
@@ -50,11 +51,20 @@ _DEEPSPEED: dict[str, tuple[str, str]] = {
     "zero3": ("zero3", "none"), "zero2_offload": ("zero2", "optimizer"),
     "zero3_offload": ("zero3", "optimizer"),  # and the parameters, which is said
 }  # fmt: skip
+_DEEPSPEED_2 = {
+    "default-zero2": "zero2", "default-zero3": "zero3", "zero2-offload": "zero2_offload",
+    "zero3-offload": "zero3_offload",
+}  # fmt: skip
+# Of ms-swift 2, where a command does not say: one pass, lengths, a hundredth held out, and how
+# many steps apart it evaluates and saves.
+_EPOCHS_2, _LENGTH_2, _HELD_OUT_2, _EVERY_2 = 1.0, 2048, 0.01, 50
+_TARGETS_2 = ("q_proj", "k_proj", "v_proj")
 _WORDS: Words = {  # in every version, whatever transformers calls them
     "activation_checkpointing": (Word("gradient_checkpointing", FULL),),
     "length_grouping": (Word("group_by_length", ON_OFF),),
     "packing": (Word("packing", ON_OFF, unsaid="off"),),
 }
+_HELD_OUT = ("split_dataset_ratio", "dataset_test_ratio")
 _COUNTED = re.compile(r"(?P<name>[^#]+)#(?P<rows>\d+)")
 _MORE_SD = (0.15, 0.25)  # trains more than the adapter that is counted: an assumption
 _AWAY_SD = (0.40, 0.40)  # parameters in the host's memory: an assumption
@@ -92,7 +102,7 @@ class Swift(Trainer):
             parsed.values["model"] = model
         read_batch(keys, parsed)
         _read_step(keys, parsed)
-        read_length_of_run(keys, parsed, EPOCHS)
+        read_length_of_run(keys, parsed, _EPOCHS_2 if _is_of_2(keys) else EPOCHS)
         _read_method(keys, parsed)
         _read_data(keys, parsed)
         _read_dtype(keys, parsed)
@@ -135,9 +145,16 @@ def _spell_sharding(target: Target) -> Changes | str:
         return target.gone("deepspeed", "fsdp")
     named = [name for name, said in _DEEPSPEED.items() if said == wanted]
     stated = target.values.get("deepspeed")
+    if _DEEPSPEED_2.get(str(stated), "") in named:
+        return {**target.gone("fsdp")}  # stays in that version's word
     if not named:
         return "ms-swift brings no config of DeepSpeed or FSDP for that"
     return {"deepspeed": stated if stated in named else named[-1], **target.gone("fsdp")}
+
+
+def _is_of_2(keys: Keys) -> bool:
+    """Whether a command's words are those of ms-swift 2, whose defaults then count."""
+    return keys.spelled(_OLD_TUNER, _OLD_MODEL) is not None
 
 
 def _read_step(keys: Keys, parsed: Parsed) -> None:
@@ -161,6 +178,10 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         size[part] = default if stated is None else stated
         if stated is None and kind != "full":
             parsed.note(f"method.{part}", f"{default:g}", f"{key} is not stated; its default")
+    left = targets is None or not {*targets} - {"DEFAULT", "AUTO"}
+    if kind == "lora" and left and _is_of_2(keys):
+        targets = list(_TARGETS_2)
+        parsed.note("method.targets", ", ".join(targets), "what ms-swift 2 names for most models")
     variant = read_variant(keys, parsed)
     scales = keys.switch("bnb_4bit_use_double_quant")  # true (arguments/base_args/quant_args.py)
     if kind == "full":
@@ -194,7 +215,13 @@ def _base(keys: Keys) -> str | None:
 
 def _read_data(keys: Keys, parsed: Parsed) -> None:
     """Rows where every data set says how many are taken of it, as in name#500."""
-    parsed.part("data", max_length=keys.whole("max_length", low=1))
+    length = keys.whole("max_length", low=-1)
+    if length is None and _is_of_2(keys):
+        length = _LENGTH_2
+        parsed.note("data.max_length", length, "not in the file; ms-swift 2's default")
+    if length is not None and length < 1:
+        length = None
+    parsed.part("data", max_length=length)
     found = [_COUNTED.fullmatch(str(name)) for name in _datasets(keys)]
     if found and all(found):
         rows = sum(int(each["rows"]) for each in found if each)
@@ -208,16 +235,24 @@ def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
 
     Source: arguments/sft_args.py, `_init_eval_strategy`: without evaluations nothing is held out.
     """
-    when = keys.at("eval_strategy") or keys.at("evaluation_strategy") or keys.at("save_strategy")
+    when = keys.at("eval_strategy") or keys.at("evaluation_strategy")
+    when = when or ("steps" if _is_of_2(keys) else keys.at("save_strategy"))
     if when == "no":
         return
-    read_held_out(keys, parsed, "split_dataset_ratio")
-    if "held_out" in parsed.values.get("data", {}) and "evaluation" not in parsed.values:
+    others = bool(keys.get("val_dataset", "custom_val_dataset_path"))
+    if not others:  # rows of another data set: how many, nothing says
+        read_held_out(keys, parsed, *_HELD_OUT)
+        if _is_of_2(keys) and all(keys.at(name) is None for name in _HELD_OUT):
+            parsed.part("data", held_out=_HELD_OUT_2)
+    evaluates = others or "held_out" in parsed.values.get("data", {})
+    if evaluates and "evaluation" not in parsed.values:
         every = None if when == "epoch" else int(parsed.meaning["checkpoint_every_steps"])
         parsed.part("evaluation", every_steps=every)
         parsed.values.setdefault("evaluation", {})
         parsed.evaluations_per_epoch = 1.0 if when == "epoch" else None
-        parsed.part("evaluation", batch_size=keys.whole(EVALUATION_BATCH, low=1))
+        left_open = "$" in str(keys.get(EVALUATION_BATCH))  # a shell decides it, and it is little
+        batch = None if left_open else keys.whole(EVALUATION_BATCH, low=1)
+        parsed.part("evaluation", batch_size=batch)
         size_by_default(parsed)
 
 
@@ -238,15 +273,17 @@ def _named(keys: Keys) -> tuple[str, ...]:
 def _read_dtype(keys: Keys, parsed: Parsed) -> None:
     """Mixed precision in the dtype of the weights, unless it is stated."""
     read_precision(keys, parsed)
-    dtype = keys.word("torch_dtype")
-    if "precision" not in parsed.knobs and dtype is not None:
-        parsed.knobs["precision"] = "bf16" if dtype.endswith("bfloat16") else "fp16"
+    dtype = keys.word("torch_dtype", "dtype")
+    if "precision" not in parsed.knobs and dtype is not None and dtype.casefold() != "auto":
+        parsed.knobs["precision"] = "bf16" if dtype.endswith(("bfloat16", "bf16")) else "fp16"
     parsed.mixed = keys.switch("bf16") is not False or keys.switch("fp16") is True
 
 
 def _read_attention(keys: Keys, parsed: Parsed) -> None:
     stated = keys.word("attn_impl")
     kernel = "flash_attention_2" if stated == "flash_attn" else attention_of(stated or "")
+    if stated is None and keys.switch("use_flash_attn"):
+        kernel = "flash_attention_2"
     if kernel is not None:
         parsed.knobs["attention"] = kernel
     elif stated is not None:
@@ -256,6 +293,7 @@ def _read_attention(keys: Keys, parsed: Parsed) -> None:
 def _read_sharding(keys: Keys, parsed: Parsed) -> None:
     """A config that it brings, by its name; another one is read beside the file."""
     config = keys.get("deepspeed")
+    config = _DEEPSPEED_2.get(config, config) if isinstance(config, str) else config
     if isinstance(config, str) and config in _DEEPSPEED:
         parsed.knobs["sharding"], offload = _DEEPSPEED[config]
         if config == "zero1":

@@ -10,6 +10,7 @@ from autotune.app.job.load import jobs_of_command
 from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from tests.strangers import command as typed
 from tests.strangers import file as job
 from tests.strangers import today, warnings
 
@@ -330,3 +331,94 @@ def test_a_command_that_cannot_shard_as_it_starts_is_stopped_and_told(
     told = [note for note in made.notes if "starts without accelerate" in note]
     assert bool(told) == stops
     assert ("grep -q accelerate" in made.files["run.sh"]) == stops
+
+
+SHARDED = (
+    f"torchrun --nproc_per_node 2 train.py --model_name_or_path {QWEN} --use_peft False "
+    "--num_train_epochs 1 --per_device_train_batch_size 1 --model_max_length 512 --fsdp "
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "offload"),
+    [("'full_shard auto_wrap offload'", "all"), ("'full_shard auto_wrap'", "none")],
+)
+def test_fsdp_is_told_to_offload_in_its_own_word(words: str, offload: str) -> None:
+    found = typed(SHARDED + words, "h100:2")
+    assert (today(found).sharding, today(found).offload) == ("fsdp", offload)
+
+
+EVALUATED = f"""\
+base_model: {QWEN}
+adapter: lora
+lora_r: 8
+lora_target_linear: true
+sequence_len: 512
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+num_epochs: 1
+eval_steps: 10
+datasets: [{{path: own/rows, type: alpaca}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "evaluates"),
+    [("val_set_size: 0\n", False), ("", False), ("val_set_size: 0.1\n", True),
+     ("test_datasets: [{path: own/others, type: alpaca}]\n", True)],
+)  # fmt: skip
+def test_axolotl_evaluates_where_it_has_rows_for_it(
+    tmp_path: Path, more: str, *, evaluates: bool
+) -> None:
+    found = job(tmp_path / "a.yml", EVALUATED + more)
+    assert (found.evaluation is not None) is evaluates
+
+
+BY_OPTIONS = f"""\
+import argparse
+from dataclasses import dataclass, field
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments
+
+@dataclass
+class Adapter:
+    layers: list = field(default_factory=lambda: ["q_proj", "k_proj"])
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--four", dest="four", action="store_true")
+parser.add_argument("--sixteen", dest="four", action="store_false")
+parser.add_argument("--layers_of", default="o_proj, v_proj,")
+parser.add_argument("--every", type=int, default=30)
+DEFAULT
+args, adapter = parser.parse_args(), Adapter()
+if args.four:
+    bits = BitsAndBytesConfig(load_in_4bit=True)
+    model = AutoModelForCausalLM.from_pretrained("{QWEN}", quantization_config=bits)
+else:
+    model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+model = get_peft_model(model, LoraConfig(r=8, target_modules=LAYERS))
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))
+settings = TrainingArguments(
+    "out", per_device_train_batch_size=2, num_train_epochs=1, save_steps=max(1, args.every))
+Trainer(model=model, args=settings, train_dataset=rows).train()
+"""
+SPLIT = "[word.strip() for word in args.layers_of.split(',') if word.strip()]"
+
+
+@pytest.mark.parametrize(("default", "base"), [("True", "nf4"), ("False", "16bit")])
+def test_defaults_that_a_parser_is_given_later_count(
+    tmp_path: Path, default: str, base: str
+) -> None:
+    text = BY_OPTIONS.replace("DEFAULT", f"parser.set_defaults(four={default})")
+    found = job(tmp_path / "a.py", text.replace("LAYERS", SPLIT))
+    assert (found.method.base.replace("32bit", "16bit"), found.method.targets) == (
+        base, ("v_proj", "o_proj"),
+    )  # fmt: skip
+    assert today(found).checkpoint_every_steps == 30
+
+
+def test_a_base_that_may_be_held_either_way_is_said_first(tmp_path: Path) -> None:
+    text = BY_OPTIONS.replace("args.four:", "decided():").replace("DEFAULT", "")
+    found = job(tmp_path / "a.py", text.replace("LAYERS", "list(adapter.layers)"))
+    assert "load_in_4bit computed" in warnings(found)
+    assert found.method.targets == ("q_proj", "k_proj")

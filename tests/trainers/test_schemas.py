@@ -37,6 +37,7 @@ SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unslo
 FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_max_length"}
 FOLKLORE |= {"use_qlora"}  # LLamaTuner's
 FOLKLORE |= {"sft_type", "model_id_or_path"}  # of ms-swift 2, older than its schema
+FOLKLORE |= {"dataset_test_ratio", "custom_val_dataset_path", "use_flash_attn", "dtype"}  # as well
 FOLKLORE |= {"compute_metrics"}  # of the Trainer itself, which a script calls
 FOLKLORE |= {"prepare_model_for_kbit_training"}  # of PEFT, which a script calls
 FOLKLORE |= {"beta", "max_prompt_length"}  # of TRL's DPOConfig; the schemas are those of SFT

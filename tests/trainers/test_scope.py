@@ -239,6 +239,13 @@ def test_continued_pre_training_is_in_scope(tmp_path: Path) -> None:
     assert found.job.objective == "pretraining"
 
 
+@pytest.mark.parametrize("flag", ["--learning_rate 1e-5", "--epoch 3", "--lr 2e-4"])
+def test_what_learns_may_generate_when_it_evaluates(flag: str) -> None:
+    flags = dict([flag[2:].split()])
+    assert aim_of("hf", {**flags, "max_new_tokens": "512"}).objective == "sft"
+    assert aim_of("hf", {"max_new_tokens": "512"}).objective == "inference"
+
+
 def test_a_key_that_is_off_is_no_sign() -> None:
     assert aim_of("axolotl", {"rl": None, "reward_model": False}).objective == "sft"
     assert aim_of("llamafactory", {"export_dir": "x", "do_train": True}).objective == "sft"

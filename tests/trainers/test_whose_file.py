@@ -245,6 +245,42 @@ def test_all_of_ms_swift_2_is_every_linear_layer(tmp_path: Path) -> None:
     assert len(found.method.targets) == 7
 
 
+OF_2 = f"swift sft --model_id_or_path {QWEN} --batch_size 2 --gradient_accumulation_steps 4 "
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--sft_type full --deepspeed default-zero3", {"sharding": "zero3"}),
+        ("--sft_type full --deepspeed zero3-offload", {"offload": "optimizer"}),
+        ("--sft_type lora --use_flash_attn true", {"attention": "flash_attention_2"}),
+        ("--sft_type lora --dtype fp16", {"precision": "fp16"}),
+        ("--sft_type lora --dtype AUTO", {}),
+    ],
+)
+def test_ms_swift_2_has_words_and_defaults_of_its_own(
+    tmp_path: Path, flags: str, said: dict[str, object]
+) -> None:
+    found = file(tmp_path / "run.sh", f"NPROC_PER_NODE=2 {OF_2}{flags}\n", "h100:2")
+    assert {knob: knobs(found)[knob] for knob in said} == said
+    assert (found.epochs, found.max_length, found.rows, found.held_out) == (1.0, 2048, 990, 10)
+    assert found.method.targets in {(), ("q_proj", "k_proj", "v_proj")}
+
+
+def test_a_config_of_ms_swift_that_is_not_here_goes_by_its_name(tmp_path: Path) -> None:
+    text = f"swift sft --model {QWEN} --train_type full --max_length 512 --deepspeed ds/z3.json\n"
+    found = file(tmp_path / "run.sh", f"NPROC_PER_NODE=2 {text}", "h100:2")
+    assert knobs(found)["sharding"] == "zero3"
+    assert "no such file is found" in warnings(found)
+
+
+def test_rows_of_another_data_set_evaluate_in_ms_swift(tmp_path: Path) -> None:
+    text = f"swift sft --model {QWEN} --train_type lora --max_length 512 --val_dataset own/b\n"
+    found = file(tmp_path / "run.sh", text)
+    assert found.evaluation is not None
+    assert (found.evaluation.every_steps, found.rows) == (500, 1000)
+
+
 IN_FP32 = f"""\
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 model = AutoModelForCausalLM.from_pretrained("{QWEN}"%s)

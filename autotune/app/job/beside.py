@@ -71,13 +71,18 @@ def read_beside(
         near = near_file(deepspeed, path) or _elsewhere(deepspeed, path)
         if near is not None:
             names.append(near)
-        elif not trainer.deepspeed_by_name and not names:
+        elif not (trainer.deepspeed_by_name and _is_divided(parsed)) and not names:
             _take_by_name(parsed, deepspeed, path)
     if not overrides.beside and trainer.config_nearby:
         names += [path.parent / name for name in _BESIDE if (path.parent / name).is_file()][:1]
     for name in dict.fromkeys(names):
         found = _read_one(parsed, name, launched or {})
         _read_inner(parsed, found, name, path, own)
+
+
+def _is_divided(parsed: Parsed) -> bool:
+    """Whether the trainer knows the config by its name."""
+    return bool({"sharding"} & {*parsed.knobs, *parsed.defaults})
 
 
 def _read_written(

@@ -213,11 +213,16 @@ def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
 
 
 def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
-    """Without a schedule it holds rows out and never evaluates (core/builders/base.py)."""
+    """Without a schedule, or without rows for it, it never evaluates (core/builders/base.py)."""
     often = keys.number("evals_per_epoch")
     read_held_out(keys, parsed, "val_set_size")
     read_evaluation(keys, parsed)
     batch = keys.whole("eval_batch_size", low=1)
+    if not keys.number("val_set_size") and not keys.at("test_datasets"):
+        parsed.values.pop("evaluation", None)
+        parsed.evaluations_per_epoch = None
+        keys.switch("eval_on_start")
+        return
     if often or "evaluation" in parsed.values:
         parsed.values.setdefault("evaluation", {})
         first = keys.switch("eval_on_start") or None

@@ -374,5 +374,8 @@ def read_offload(keys: Keys, parsed: Parsed) -> None:
     elif away:
         why = "counted without: only what checkpointed layers keep can be priced"
         parsed.note("activation_offloading", "true", why)
-    if any(keys.switch(f"fsdp_config.{name}") for name in FSDP_OFFLOADS):
+    stated = keys.at("fsdp")  # "full_shard auto_wrap offload", or a list of these words
+    words = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
+    away = "offload" in {str(word).casefold() for word in words}
+    if away or any(keys.switch(f"fsdp_config.{name}") for name in FSDP_OFFLOADS):
         parsed.knobs["offload"] = "all"

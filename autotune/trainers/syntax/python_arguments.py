@@ -16,7 +16,7 @@ from autotune.trainers.syntax.python_settings import assigned, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _OTHERS = (  # of TRL, read where such a job is priced as another
     "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "BCOConfig", "TPOConfig", "GRPOConfig",
@@ -68,6 +68,16 @@ def own_classes(tree: ast.Module) -> set[str]:
             if not bases & theirs and not any("Argument" in base for base in bases):
                 found.add(node.name)
     return found
+
+
+def holds_either(calls: Iterable[ast.Call]) -> bool:
+    """Whether the base is loaded in few bits in one branch and not in another.
+
+    calls: those that run where a condition holds that is not known.
+    """
+    loads = [c for c in calls if getattr(c.func, "attr", "") == "from_pretrained"]
+    told = {any(key.arg == "quantization_config" for key in call.keywords) for call in loads}
+    return len(told) > 1
 
 
 def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:

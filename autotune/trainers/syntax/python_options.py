@@ -1,6 +1,7 @@
 """What a Python script may be told by flags, and what it takes where nobody says otherwise.
 
-Options of argparse, and fields of the classes of settings that HfArgumentParser and its like fill.
+Options of argparse, fields of the classes of settings that HfArgumentParser and its like fill, and
+arguments of functions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from autotune.trainers.syntax.python_settings import assigned
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What makes a command line of a function's own arguments.
 _OF_FUNCTIONS = {"Fire", "Typer"}
 
@@ -72,9 +74,12 @@ def one_of_each(found: list[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]
 def options(nodes: list[ast.AST]) -> dict[str, ast.expr]:
     """Defaults of argparse and of classes of settings, by attribute; none that is set elsewhere."""
     found: list[tuple[str, ast.expr | None]] = []
+    later: list[tuple[str, ast.expr | None]] = []  # `parser.set_defaults(bf16=True)`
     for node in nodes:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             found += _argument(node)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_defaults":
+            later += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
         elif isinstance(node, ast.ClassDef):
             made = [
                 call for call in nodes
@@ -83,7 +88,9 @@ def options(nodes: list[ast.AST]) -> dict[str, ast.expr]:
             found += _settings(node, made)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             found += [] if root(node) == "self" else [(node.attr, None)]
-    return one_of_each(found)
+    anew = {name for name, _ in later}
+    stored = {name for name, value in found if value is None and name in anew}
+    return one_of_each([pair for pair in found if pair[0] not in anew or pair[0] in stored] + later)
 
 
 def _argument(node: ast.Call) -> list[tuple[str, ast.expr | None]]:
@@ -124,9 +131,53 @@ def _settings(
 
 
 def _default(value: ast.expr) -> ast.expr | None:
-    """What `field(default=8)` and `Field(8)` say; any other value as it stands."""
+    """What `field(default=8)`, `Field(8)` and `field(default_factory=lambda: [8])` say.
+
+    Any other value as it stands.
+    """
     name = getattr(getattr(value, "func", None), "id", getattr(value, "attr", ""))
     if not isinstance(value, ast.Call) or name not in {"field", "Field"}:
         return value
     stated = {keyword.arg: keyword.value for keyword in value.keywords}
+    made = stated.get("default_factory")
+    if isinstance(made, ast.Lambda) and not made.args.args:
+        return made.body
     return stated.get("default", value.args[0] if value.args else None)
+
+
+def arguments_of(function: Function) -> list[ast.arg]:
+    """The arguments of a function, all but the starred ones."""
+    stated = function.args
+    return [*stated.posonlyargs, *stated.args, *stated.kwonlyargs]
+
+
+def _gives(call: ast.Call, name: str, place: int | None) -> bool:
+    """Whether a call states an argument, by name or by its place."""
+    if any(key.arg in {name, None} for key in call.keywords):
+        return True
+    starred = any(isinstance(arg, ast.Starred) for arg in call.args)
+    return starred or (place is not None and bool(call.args) and place < len(call.args))
+
+
+def parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
+    """Defaults of functions that nobody in the file calls with another value."""
+    found: list[tuple[str, ast.expr | None]] = []
+    calls: dict[str, list[ast.Call]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            calls.setdefault(str(name), []).append(node)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.append((node.id, None))
+    for function in functions:
+        stated = function.args
+        plain = [*stated.posonlyargs, *stated.args]
+        bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
+        late = dict(zip([a.arg for a in plain[::-1]], stated.defaults[::-1], strict=False))
+        named = zip([a.arg for a in stated.kwonlyargs], stated.kw_defaults, strict=True)
+        defaults: dict[str, ast.expr | None] = {**late, **dict(named)}
+        for argument in arguments_of(function):
+            place = plain.index(argument) - bound if argument in plain else None
+            given = any(_gives(call, argument.arg, place) for call in calls.get(function.name, []))
+            found.append((argument.arg, None if given else defaults.get(argument.arg)))
+    return one_of_each(found)

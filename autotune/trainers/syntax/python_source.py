@@ -15,6 +15,7 @@ from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_arguments import (
     ARGUMENTS,
     foreign_classes,
+    holds_either,
     no_arguments,
     own_classes,
 )
@@ -133,6 +134,7 @@ def parse_script(
     stated = Values(tree, settings, flags, modules)
     nodes = list(stated.reached(tree))
     calls, several = _calls(tree, nodes)
+    either = holds_either({c.node for c in calls} - set(stated.reached(tree, surely=True)))
     calls, again = _first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = "train" in {getattr(node, "attr", "") for node in ast.walk(tree)}
@@ -150,6 +152,7 @@ def parse_script(
     if several and not made.values.get("load_in_8bit"):
         made.computed.append("load_in_4bit")
     if not {"load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}:
+        made.computed += ["load_in_4bit"] if either else []
         lost = told_elsewhere(made.calls.get("model"), nodes, stated) and not other_storage(nodes)
         made.computed += ["load_in_4bit"] if lost else []
     if any(call.name == "LoraConfig" for call in calls):
@@ -294,7 +297,8 @@ def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
     for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
         kind = "trainer" if call.name in _TRAINERS else kind
-        if call.name in ARGUMENTS and not _is_sized(call) and _stated_later(calls[index + 1 :]):
+        later = [each for each in calls[index + 1 :] if each.name in ARGUMENTS and _is_sized(each)]
+        if call.name in ARGUMENTS and not _is_sized(call) and later:
             continue  # made for its side effects: `_ = TrainingArguments(".")`
         if kind in seen:
             again += [call.node.lineno] if kind == "arguments" else []
@@ -310,10 +314,6 @@ def _loads_adapters(call: _Call) -> bool:
     """`AutoPeftModelForCausalLM.from_pretrained(...)`: what was trained, loaded again."""
     function = call.node.func
     return isinstance(function, ast.Attribute) and "Peft" in ast.unparse(function.value)
-
-
-def _stated_later(calls: list[_Call]) -> bool:
-    return any(call.name in ARGUMENTS and _is_sized(call) for call in calls)
 
 
 def _add(made: Script, call: _Call, stated: Values, tree: ast.Module) -> None:

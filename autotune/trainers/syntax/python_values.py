@@ -14,13 +14,19 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.syntax.python_options import given_flags, one_of_each, options, root
+from autotune.trainers.syntax.python_options import (
+    Function,
+    arguments_of,
+    given_flags,
+    options,
+    parameters,
+    root,
+)
 from autotune.trainers.syntax.python_settings import LOADS, WRAPS, assigned, loaded_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 _DEEPEST = 12  # names of names
 _LARGEST = 10**12
 _SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -32,6 +38,11 @@ _TESTS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
 }  # fmt: skip
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool, "str": str}
+# What is made of a value of which kinds.
+_MADE: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_CASTS, (str, int, float)), **dict.fromkeys(("list", "tuple"), (list,)),
+    **dict.fromkeys(("max", "min"), (int, float)), "dict": (dict,),
+}  # fmt: skip
 # What asks the device what it can do.
 _OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
 _ON_DEVICES = {"torch.cuda.is_available", "cuda.is_available"}  # a job is priced on a machine
@@ -73,8 +84,10 @@ class Values:
         self._flags = given_flags(taking, flags or {})
         self.flags_read: set[str] = set()  # of them, those that something is worth
         self.flags_tested: set[str] = set()  # those that decide which branch runs
-        self._parameters = _parameters(nodes, functions)
-        self._taken = {argument.arg for function in functions for argument in _arguments(function)}
+        self._parameters = parameters(nodes, functions)
+        self._taken = {
+            argument.arg for function in functions for argument in arguments_of(function)
+        }
         self._loaded = loaded_names(nodes) if settings is not None else set()
         self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
@@ -160,7 +173,7 @@ class Values:
             return self._attribute(node, deeper)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _ON_DEVICES:
             return True
-        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp):
             return self._several(node, deeper)
         if isinstance(node, ast.Subscript):
             return self._worth(node.value, deeper)[self._key(node.slice, deeper)]
@@ -178,8 +191,10 @@ class Values:
         return key
 
     def _several(
-        self, node: ast.List | ast.Tuple | ast.Set | ast.Dict, depth: int
+        self, node: ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp, depth: int
     ) -> list[Any] | dict[Any, Any]:
+        if isinstance(node, ast.ListComp):
+            return self._words(node, depth)
         if not isinstance(node, ast.Dict):
             return [self._worth(each, depth) for each in node.elts]
         if None in node.keys:
@@ -217,6 +232,21 @@ class Values:
         self.defaults.add(node.attr)
         return self._worth(self._options[node.attr], depth)
 
+    def _words(self, node: ast.ListComp, depth: int) -> list[str]:
+        """`[word.strip() for word in text.split(",")]`: the words of a text."""
+        loop = node.generators[0]
+        split, name = loop.iter, getattr(loop.target, "id", "")
+        plain = len(node.generators) == 1 and ast.unparse(node.elt) in {name, f"{name}.strip()"}
+        plain = plain and {ast.unparse(test) for test in loop.ifs} <= {name, f"{name}.strip()"}
+        if not (plain and isinstance(split, ast.Call) and isinstance(split.func, ast.Attribute)):
+            raise UnknownError
+        text = self._worth(split.func.value, depth)
+        known = split.func.attr == "split" and isinstance(text, str) and not split.keywords
+        if not known or len(split.args) > 1:
+            raise UnknownError
+        by = self._worth(split.args[0], depth) if split.args else None
+        return [word.strip() for word in text.split(by) if word.strip()]
+
     def _inside(self, node: ast.expr, depth: int) -> tuple[bool, dict[str, Any]]:
         """A mapping whose entries are taken as attributes: `cfg.training.lr`."""
         try:
@@ -227,17 +257,8 @@ class Values:
 
     def _called(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
         """`int(...)`, `settings.get("key", default)`, `os.environ.get("NAME", default)`."""
-        name = getattr(node.func, "id", "")
-        if name in _CASTS and len(node.args) == 1:
-            value = self._worth(node.args[0], depth)
-            if not isinstance(value, str | int | float):
-                raise UnknownError
-            return _CASTS[name](value)
-        if name == "dict":
-            entries = self.entries(node)
-            if entries is None:
-                raise UnknownError
-            return {key: self._worth(value, depth) for key, value, _ in entries}
+        if getattr(node.func, "id", "") in _MADE:
+            return self._made(node, depth)
         asked = ast.unparse(node.func) if isinstance(node.func, ast.Attribute) else ""
         if asked in {"os.environ.get", "os.getenv"} and len(node.args) == 2:  # noqa: PLR2004
             self.defaults.add(str(self._worth(node.args[0], depth)))
@@ -251,6 +272,25 @@ class Values:
                 return self._worth(node.args[1], depth)
             return mapping.get(key)
         return self._loaded_by(node, depth)
+
+    def _made(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
+        """`int(...)`, `list(...)`, `max(1, ...)`, `dict(a=1)`."""
+        name = str(getattr(node.func, "id", ""))
+        if name == "dict":
+            entries = self.entries(node)
+            if entries is None:
+                raise UnknownError
+            return {key: self._worth(value, depth) for key, value, _ in entries}
+        values = [self._worth(each, depth) for each in node.args]
+        kinds = _MADE[name]
+        several = name in {"max", "min"}
+        if node.keywords or not all(isinstance(value, kinds) for value in values):
+            raise UnknownError
+        if len(values) != 1 and not (several and values):
+            raise UnknownError
+        if several:
+            return max(values) if name == "max" else min(values)
+        return list(values[0]) if name in {"list", "tuple"} else _CASTS[name](values[0])
 
     def _loaded_by(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
         """What a call loads from the file of settings, or wraps of it."""
@@ -326,7 +366,7 @@ def _constants(
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
     bound.subtract(split)
-    taken = {argument.arg for function in functions for argument in _arguments(function)}
+    taken = {argument.arg for function in functions for argument in arguments_of(function)}
     changed = set()
     for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -345,40 +385,3 @@ def _constants(
         if len(values) == bound[name] and len({ast.dump(value) for value in values}) == 1
     }
     return {name: value for name, value in found.items() if name not in taken | changed}
-
-
-def _arguments(function: Function) -> list[ast.arg]:
-    stated = function.args
-    return [*stated.posonlyargs, *stated.args, *stated.kwonlyargs]
-
-
-def _gives(call: ast.Call, name: str, place: int | None) -> bool:
-    """Whether a call states an argument, by name or by its place."""
-    if any(key.arg in {name, None} for key in call.keywords):
-        return True
-    starred = any(isinstance(arg, ast.Starred) for arg in call.args)
-    return starred or (place is not None and bool(call.args) and place < len(call.args))
-
-
-def _parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
-    """Defaults of functions that nobody in the file calls with another value."""
-    found: list[tuple[str, ast.expr | None]] = []
-    calls: dict[str, list[ast.Call]] = {}
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            calls.setdefault(str(name), []).append(node)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.append((node.id, None))
-    for function in functions:
-        stated = function.args
-        plain = [*stated.posonlyargs, *stated.args]
-        bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
-        late = dict(zip([a.arg for a in plain[::-1]], stated.defaults[::-1], strict=False))
-        named = zip([a.arg for a in stated.kwonlyargs], stated.kw_defaults, strict=True)
-        defaults: dict[str, ast.expr | None] = {**late, **dict(named)}
-        for argument in _arguments(function):
-            place = plain.index(argument) - bound if argument in plain else None
-            given = any(_gives(call, argument.arg, place) for call in calls.get(function.name, []))
-            found.append((argument.arg, None if given else defaults.get(argument.arg)))
-    return one_of_each(found)

@@ -53,6 +53,8 @@ _BY_CONFIG = (
 )
 # A program by itself, whose name says that it trains: what it trains then stands in it.
 _BY_NAME = STARTS + r".*\b\w*(train|sft|dpo|kto|orpo|tune|lora)\w*(\.py\b|\s|$)"
+# A trainer's own program, told to train: its defaults may be all that decides the size of a run.
+_BY_PROGRAM = r"(^|\s)(swift\s+(sft|pt|rlhf)|litgpt\s+finetune\w*|trl\s+(sft|dpo|kto|orpo))\s"
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
 _FLAGS = re.compile(r"[ \t]*--[a-z]\w*[ \t=]")
 # Lines joined by a backslash, the last of which is flags alone.
@@ -80,7 +82,8 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     if not found:
         named = rf"(\b(train|sft|\w*finetune\w*)\b|\btune\s+run\b).*{CONFIG.pattern}"
         found = _spans(text, named, put=True)
-    found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_NAME)
+    found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_PROGRAM)
+    found = found or _spans(text, _BY_NAME)
     found = found or _spans(text, _BY_NAME, put=True)  # a loop or a variable holds the script
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
