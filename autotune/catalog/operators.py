@@ -90,8 +90,9 @@ def _path(device_name: str, table: str) -> Path | None:
 def _integers(path: Path, columns: int) -> IntArray:
     """[rows, columns] of a file whose cells below the header are all whole numbers."""
     body = path.read_text(encoding="ascii").partition("\n")[2]
-    flat = np.array(body.replace("\n", ",").rstrip(",").split(","), np.int64)
-    if flat.size == 0 or flat.size % columns or (flat <= 0).any():
+    cells = body.replace("\n", ",").rstrip(",")
+    flat = np.fromstring(cells, np.int64, sep=",")
+    if flat.size != cells.count(",") + 1 or flat.size % columns or (flat <= 0).any():
         msg = f"{path} must hold rows of {columns} positive whole numbers"
         raise CatalogDataError(msg)
     return flat.reshape(-1, columns)

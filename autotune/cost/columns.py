@@ -64,10 +64,6 @@ class Coded:
         """[rows] a number of each row's value, computed once for each level."""
         return np.asarray([number(value) for value in self.levels], np.float64)[self.codes]
 
-    def values(self) -> list[Any]:
-        """The value of each row."""
-        return [self.levels[code] for code in self.codes]
-
 
 class Columns:
     """Values of declared columns, one row per distinct combination. Arrays have shape [rows]."""
@@ -138,10 +134,6 @@ class Columns:
         """The devices there are, and which of them each row has."""
         return self._column("offer.device")
 
-    def devices(self) -> Sequence[Device]:
-        """The device of each row."""
-        return self._column("offer.device").values()
-
     def host(self, field: str) -> FloatArray:
         """[rows] a numeric field of the offer's host."""
         return self.of_host(lambda host: float(getattr(host, field)))
@@ -160,9 +152,19 @@ class Columns:
         """[rows] devices of one machine."""
         return self.number("offer.count") / self.of_network(lambda own: float(own.nodes), 1.0)
 
-    def networks(self) -> Sequence[Network | None]:
-        """What joins the machines of each row; None where there is one."""
-        return self._column("offer.network").values()
+    def machines(self) -> list[tuple[Device, float, Network | None, NDArray[np.intp]]]:
+        """Devices, how many and what joins their machines: each that there is, and its rows."""
+        parts = [self._column(name) for name in ("offer.device", "offer.count", "offer.network")]
+        key = np.zeros(self.rows, np.intp)
+        for own in parts:
+            key = key * len(own.levels) + own.codes
+        order = np.argsort(key, kind="stable")
+        starts = np.flatnonzero(np.diff(key[order]))
+        found = []
+        for rows in np.split(order, starts + 1):
+            device, count, network = (own.levels[own.codes[rows[0]]] for own in parts)
+            found.append((device, float(count), network, rows))
+        return found
 
     def peak_flop_per_s(self) -> FloatArray:
         """[rows, FLOP/s] dense peak of the device in the row's precision."""
@@ -250,7 +252,7 @@ def _offer_field(offer: Offer, field: str) -> Any:  # noqa: ANN401 - device, hos
     }[field]
 
 
-def _distinct(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.intp]]:
+def distinct(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.intp]]:
     """Distinct values in order of appearance, and the index of each value among them."""
     found: dict[Any, int] = {}
     index = np.asarray([found.setdefault(value, len(found)) for value in values], np.intp)
@@ -291,7 +293,7 @@ def _column(candidates: Candidates, name: str) -> tuple[list[Any], NDArray[np.in
     offers = candidates.levels[OFFER]
     if len(offers) == 1:  # without telling devices and hosts apart, which is slow
         return [_offer_field(offers[0], name[6:])], candidates.codes[OFFER].astype(np.intp)
-    values, of_offer = _distinct([_offer_field(offer, name[6:]) for offer in offers])
+    values, of_offer = distinct([_offer_field(offer, name[6:]) for offer in offers])
     return values, of_offer[candidates.codes[OFFER]]
 
 

@@ -66,6 +66,10 @@ class Device:
     notes: str = ""
     rates: DeviceRates | None = field(default=None, metadata=LATER)  # measured on this machine
 
+    def __hash__(self) -> int:
+        """Of what tells nearly all of them apart: curves are looked up by their device."""
+        return hash(self.name)
+
     @property
     def is_cpu(self) -> bool:
         """Whether this is the machine's own processor."""

@@ -89,6 +89,10 @@ class Model:
         default="", metadata=LATER
     )  # the same model with plain weights, where a name says that it is a copy
 
+    def __hash__(self) -> int:
+        """Of what tells nearly all of them apart: every count of parameters is looked up by it."""
+        return hash((self.name, self.hidden_size, self.num_layers))
+
     @property
     def fingerprint(self) -> str:
         """What the model is, whatever it is called and wherever its config.json lies."""

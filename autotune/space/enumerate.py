@@ -216,13 +216,13 @@ def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
     mask = np.ones([len(levels[name]) for name in AXES] if left else [0], np.bool_)
     for rule in RULES:
         if len(rule.reads) > 1 and left:
+            own = [levels[name] for name in rule.reads]
+            answers = [rule.allows(job, offer, *values) for values in product(*own)]
+            if all(answers):
+                continue
             order = sorted(range(len(rule.reads)), key=lambda i: AXES.index(rule.reads[i]))
             shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
-            own = [levels[name] for name in rule.reads]
-            answers = np.fromiter(
-                (rule.allows(job, offer, *values) for values in product(*own)), np.bool_
-            )
-            sized = answers.reshape([len(values) for values in own])
+            sized = np.asarray(answers, np.bool_).reshape([len(values) for values in own])
             mask &= sized.transpose(order).reshape(shape)  # to broadcast over the grid
             remaining = int(np.count_nonzero(mask))
             if remaining < left:

@@ -32,7 +32,7 @@ from autotune.domain.config import CLOSED_FORMS, PLAIN, SPLIT
 from autotune.domain.edit import most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
-from autotune.search.selection import best_index, choosable, excess, figures
+from autotune.search.selection import best_index, choosable, excess, figures, mostly_missed
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class _Asked:
         changes = [change for count in counts if (change := other_machines(count)) is not None]
         rows: list[tuple[QuestionEdit, Estimated]] = []
         for change, bill in zip(changes, self._priced(changes), strict=True):
-            found = _cheapest(bill, self.objective) if bill is not None else []
+            found = _cheapest(bill, self.objective, late=late) if bill is not None else []
             found = [row for row in found if late or not _late(job, row)]
             rows += [(change, row) for row in found if _machine(row) not in own]
         rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
@@ -384,16 +384,23 @@ def _late(job: Job, row: Estimated) -> bool:
     return not all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd))
 
 
-def _cheapest(bill: Bill, objective: Objective) -> list[Estimated]:
-    """What `tune` would pick on every offer that holds it, the best offers first."""
-    late = excess(bill, bill.job.limits) > 0
+def _cheapest(bill: Bill, objective: Objective, *, late: bool) -> list[Estimated]:
+    """What `tune` would pick on every offer that holds it, the best offers first.
+
+    late: also offers on which every candidate is expected to miss a limit.
+    """
+    over = excess(bill, bill.job.limits) > 0
     first, second = figures(bill, objective)
     fits = np.flatnonzero(choosable(bill))
-    order = np.lexsort((second[fits], first[fits], late[fits]))
+    order = np.lexsort((second[fits], first[fits], over[fits]))
     offers = bill.candidates.codes[OFFER]
+    missed = np.zeros(len(bill), np.bool_) if late else mostly_missed(bill)
     found = []
     for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
-        own = bill.take(fits[offers[fits] == code], bill.job)
+        rows = fits[offers[fits] == code]
+        if missed[rows].all():
+            continue
+        own = bill.take(rows, bill.job)
         index = best_index(own, objective, bill.job.limits).index
         asked = bool(bill.job.limits.stated)
         found += [] if index is None else [own.estimate(index, spread=asked)]

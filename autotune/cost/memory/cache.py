@@ -35,6 +35,7 @@ import numpy as np
 
 from autotune.cost import deepspeed
 from autotune.cost.batches import unchanging_lengths
+from autotune.cost.columns import distinct
 from autotune.cost.memory import logits as head_memory
 from autotune.cost.memory.modelling_code import unsloths
 from autotune.cost.memory.peak import BETWEEN_BATCHES
@@ -221,16 +222,10 @@ def _outgrown(job: Job, columns: Columns, covered: FloatArray) -> tuple[FloatArr
     if job.software.empties_cache:
         batches = np.minimum(batches, BEFORE_LONGEST)
     a_row = BLOCK_STEP / (FP32_BYTES * job.model.vocab_size)
-    kinds, back = np.unique(
-        np.stack([np.where(still, 0.0, micro), np.round(batches), np.round(covered, 2)]),
-        axis=1,
-        return_inverse=True,
-    )
+    varying = np.where(still, 0.0, micro), np.round(batches), np.round(covered, 2)
+    kinds, own = distinct(list(zip(*(each.tolist() for each in varying), strict=True)))
     found = [
-        outgrown(job.lengths, float(b), float(n), float(c), max(a_row / float(b), 1.0))
-        if b > 0.0
-        else NOTHING_OUTGROWN
-        for b, n, c in kinds.T
+        outgrown(job.lengths, b, n, c, max(a_row / b, 1.0)) if b > 0.0 else NOTHING_OUTGROWN
+        for b, n, c in kinds
     ]
-    own = back.reshape(-1)
     return np.asarray([x.mean for x in found])[own], np.asarray([x.sd for x in found])[own]

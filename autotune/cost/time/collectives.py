@@ -200,16 +200,11 @@ COMPONENT = Component("collectives", READS, under_each(price_collectives))
 def _collective(job: Job, columns: Columns, op: str, size: FloatArray) -> FloatArray:
     """[s] of one collective over all bytes, issued layer by layer."""
     layers = float(max(job.model.num_layers, 1))
-    counts = columns.number("offer.count")
     seconds = np.zeros(columns.rows)
-    groups: dict[tuple[int, float, Network | None], tuple[Device, list[int]]] = {}
-    machines = zip(columns.devices(), counts, columns.networks(), strict=True)
-    for i, (device, count, network) in enumerate(machines):
-        groups.setdefault((id(device), float(count), network), (device, []))[1].append(i)
-    for (_, count, network), (device, places) in groups.items():
+    for device, count, network, rows in columns.machines():
         if count > 1:
-            message = size[places] / layers
-            seconds[places] = layers * (
+            message = size[rows] / layers
+            seconds[rows] = layers * (
                 collective_seconds(device, count, op, message)
                 if network is None
                 else network_seconds(device, count, network, op, message)

@@ -19,6 +19,7 @@ fp32 of a GPU whose tensor cores know no tf32 (Volta, Turing): they run where Pa
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING
@@ -257,15 +258,8 @@ class Efficiency:
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> Efficiency:
-        """Stack the curves of the devices."""
-        shaped = [0.0 if device.is_cpu else 1.0 for device in devices]
-        lanes = [_flat(_ceiling(device)) for device in reversed(devices)]
-        curves = [*(curves_of(device) for device in devices), *lanes, _flat(HIGHEST)]
-        return cls(
-            np.log(np.stack([c.gemm for c in curves])),
-            np.log(np.stack([c.attention for c in curves])),
-            np.asarray([*shaped, *(0.0 for _ in lanes), 0.0]),
-        )
+        """Stack the curves of the devices: an answer asks for those of its own a hundred times."""
+        return _stacked(tuple(devices))
 
     def gemm(self, device: np.ndarray, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
         """[rows] share of the peak that C[m, n] = A[m, k] B[k, n] reaches.
@@ -292,6 +286,18 @@ class Efficiency:
         return found
 
 
+@lru_cache(maxsize=16)
+def _stacked(devices: tuple[Device, ...]) -> Efficiency:
+    shaped = [0.0 if device.is_cpu else 1.0 for device in devices]
+    lanes = [_flat(_ceiling(device)) for device in reversed(devices)]
+    curves = [*(curves_of(device) for device in devices), *lanes, _flat(HIGHEST)]
+    return Efficiency(
+        np.log(np.stack([c.gemm for c in curves])),
+        np.log(np.stack([c.attention for c in curves])),
+        np.asarray([*shaped, *(0.0 for _ in lanes), 0.0]),
+    )
+
+
 def _look_up(
     table: FloatArray,
     device: np.ndarray,
@@ -302,23 +308,26 @@ def _look_up(
 
     shaped: [rows] share of what being smaller than the table costs.
     """
-    floors, weights = [], []
+    weights = []
+    first = np.asarray(device)  # place in the flat table of the lowest corner around each row
     outside = np.zeros(len(device))
     for sizes, axis, power in axes:
         log_size = np.log(np.maximum(np.asarray(sizes, np.float64), 1e-9))
         outside = outside + power * np.minimum(log_size - axis[0], 0.0)
         place = np.interp(log_size, axis, np.arange(len(axis), dtype=np.float64))
         floor = np.minimum(place.astype(np.intp), len(axis) - 2)
-        floors.append(np.broadcast_to(floor, device.shape))
-        weights.append(place - floor)
+        first = first * len(axis) + floor
+        weights.append((1.0 - (place - floor), place - floor))
+    flat = table.ravel()
+    strides = [math.prod(table.shape[a + 2 :]) for a in range(len(axes))]
     total = np.zeros(len(device))
     for corner in range(1 << len(axes)):
-        index, weight = [device], np.ones(len(device))
-        for a in range(len(axes)):
+        index, weight = first, np.ones(len(device))
+        for a, (below, above) in enumerate(weights):
             up = corner >> a & 1
-            index.append(floors[a] + up)
-            weight = weight * (weights[a] if up else 1.0 - weights[a])
-        total += weight * table[tuple(index)]
+            weight = weight * (above if up else below)
+            index = index + up * strides[a]
+        total += weight * flat[index]
     result: FloatArray = np.exp(total + outside * shaped)
     return result
 

@@ -22,6 +22,7 @@ default).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,7 @@ from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.device import Device
     from autotune.domain.job import Job
     from autotune.domain.model import Model
 
@@ -66,6 +68,13 @@ def host_factor(columns: Columns) -> FloatArray:
 def host_factors(columns: Columns) -> tuple[FloatArray, FloatArray]:
     """[rows] the same of the forward and of the backward, which differ where they were measured."""
     devices, index = distinct_devices(columns)
+    forward, backward = _factors_of(tuple(devices))
+    return forward[index], backward[index]
+
+
+@lru_cache(maxsize=16)
+def _factors_of(devices: tuple[Device, ...]) -> tuple[FloatArray, FloatArray]:
+    """[device] the same: every price of a step asks for those of its machines three times."""
     year = np.asarray([d.release_year or BASE_YEAR for d in devices], np.float64)
     factor = (1.0 - YEARLY_GAIN) ** np.clip(year - BASE_YEAR, -2.0, 5.0)
     desktop = np.asarray([d.name.startswith("rtx") for d in devices])
@@ -76,7 +85,7 @@ def host_factors(columns: Columns) -> tuple[FloatArray, FloatArray]:
     known = [issue_factors(device) or (usual, usual)
              for device, usual in zip(devices, of_device, strict=True)]  # fmt: skip
     forward, backward = np.asarray(known, np.float64).T
-    return forward[index], backward[index]
+    return forward, backward
 
 
 def remaining_share(job: Job, columns: Columns, *, compiled: bool = True) -> FloatArray:
@@ -104,8 +113,10 @@ def issued_kernels(
     forward, backward = np.zeros(columns.rows), np.zeros(columns.rows)
     for wide in (False, True):
         for scores, fused in ((False, False), (True, False), (False, True)):
-            own = kernels.launches(job, fp32_adapters=wide, eager_attention=scores, fused=fused)
             here = (fp32 == wide) & (eager == scores) & (flash == fused)
+            if not here.any():
+                continue
+            own = kernels.launches(job, fp32_adapters=wide, eager_attention=scores, fused=fused)
             forward = np.where(here, own.forward, forward)
             backward = np.where(here, own.backward, backward)
     ahead, back = _further_kernels(job, columns)
@@ -124,8 +135,10 @@ def _further_kernels(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray
     fp32, narrow = columns.equals("adapter_dtype", "fp32"), half(columns)
     for wide in (False, True):
         for cast in (False, True):
-            more = further_kernels(job, fp32_adapters=wide, autocast=cast)
             here = own & (fp32 == wide) & (narrow == cast)
+            if not here.any():
+                continue
+            more = further_kernels(job, fp32_adapters=wide, autocast=cast)
             forward = np.where(here, more.forward, forward)
             backward = np.where(here, more.backward, backward)
     return forward, backward
