@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.price_notes import price_notes
-from autotune.app.job.method import unquantised_note, variant_note
+from autotune.app.job.method import saved_note, unquantised_note, variant_note
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.levers import last_resort
 from autotune.app.whatif.moved import uncounted_notes
@@ -95,7 +95,7 @@ def estimate(
     bill = pricing.of([(offer, config)])
     notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*price_notes(replace(job, offers=(offer,)))]
-    notes += [*unquantised_note(job), *variant_note(job)]
+    notes += [*unquantised_note(job), *variant_note(job), *saved_note(job)]
     unseen = never_measured_note(offer.device)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)

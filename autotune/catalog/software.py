@@ -59,7 +59,7 @@ def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
 
 SWITCHES = (
     "autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant", "own_model",
-    "kbit_prepared",
+    "kbit_prepared", "saves_as_loaded",
 )  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
@@ -170,8 +170,9 @@ def find_software(spec: object) -> Software:
     as axolotl's `lora_mlp_kernel` and its like make them), `reentrant` (how layers are
     checkpointed, torch's `use_reentrant`; not stated: as transformers has it), `own_model` (true
     for model code of one's own: then the loss of a loop of one's own is `native`, torch's
-    cross-entropy on the logits as they come) and `kbit_prepared` (true where the base went through
-    PEFT's `prepare_model_for_kbit_training`: what is not quantised stays in fp32). Raises
+    cross-entropy on the logits as they come), `kbit_prepared` (true where the base went through
+    PEFT's `prepare_model_for_kbit_training`: what is not quantised stays in fp32) and
+    `saves_as_loaded` (true where what trains whole keeps the dtype it was loaded in). Raises
     InputError.
     """
     if spec is None:

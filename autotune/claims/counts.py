@@ -13,7 +13,7 @@ from autotune.claims.run import (
     seconds_text,
     stated_batch,
 )
-from autotune.cost.parameters import adapter_parameters
+from autotune.cost.parameters import trainable_parameters
 from autotune.domain.config import SPLIT
 from autotune.domain.statement import Span
 from autotune.domain.units import MB, format_bytes, format_count, format_range, format_seconds
@@ -155,10 +155,11 @@ def parameter_findings(checked: Checked) -> Iterator[str]:
 
 def adapter_counts(job: Job, stated: Span) -> Iterator[str]:
     """Trainable parameters of a job's adapters that are not what was stated, if so."""
-    real = adapter_parameters(job.model, job.method) if job.method.is_lora else None
+    real = trainable_parameters(job) if job.method.is_lora else None
     if real is not None and _off(stated, real, 0.05):
+        modules = ", ".join((*job.method.targets, *job.method.modules_to_save))
         yield (
-            f"rank {job.method.rank} on {', '.join(job.method.targets)} trains "
+            f"rank {job.method.rank} on {modules} trains "
             f"{real / 1e6:.1f} million parameters, not {figures_text(stated.scaled(1e-6))}"
         )
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed
+from autotune.cost import deepspeed, whole_modules
 from autotune.cost.batches import longest_length
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import parameter_count, trainable_parameters
@@ -95,8 +95,8 @@ def _states_on_host(job: Job, columns: Columns, buffered: float, gathered: float
     """[bytes] of offloaded states and shards in one machine, so many times with their buffers."""
     trained = trainable_parameters(job) * float(job.steps > 0)
     zero = columns.equals(KNOB, "optimizer") * STATE_BYTES * buffered * trained
-    element = deepspeed.trained_bytes(job, columns)
-    stored = weight_bytes(job, sizes(job.model)) + 3.0 * element * trained
+    moving = whole_modules.trained_bytes(job, columns) * float(job.steps > 0)
+    stored = weight_bytes(job, sizes(job.model)) + 3.0 * moving
     shards = shards_away(columns) * gathered * stored
     nodes = columns.of_network(lambda own: float(own.nodes), 1.0)
     return (zero + shards) / nodes
@@ -150,7 +150,7 @@ def saving_host_bytes(job: Job, columns: Columns) -> FloatArray:
     """
     if job.steps == 0 or (job.software.own_model and job.software.stack not in OWN_SAVING):
         return np.zeros(columns.rows)
-    trained = trainable_parameters(job) * deepspeed.trained_bytes(job, columns)
+    trained = whole_modules.trained_bytes(job, columns)
     if job.software.stack in OWN_SAVING:
         return _by_their_own_code(job, columns, trained) + _states_on_host(job, columns, 1.0, 1.0)
     frozen = weight_bytes(job, sizes(job.model)) if job.method.is_lora else 0.0
@@ -234,7 +234,7 @@ def transfer_seconds(job: Job, columns: Columns) -> tuple[FloatArray, FloatArray
     """
     count = np.maximum(columns.number("offer.count"), 1.0)
     bus = PCIE_SHARE * columns.device("pcie_bytes_per_s")
-    share = deepspeed.trained_bytes(job, columns) * trainable_parameters(job) / count
+    share = whole_modules.trained_bytes(job, columns) / count
     weights = weight_bytes(job, sizes(job.model)) / count
     micro = np.where(states_away(columns), share, 0.0)
     micro = micro + np.where(shards_away(columns), 2.0 * weights, 0.0)

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 ALL_LINEAR = "all-linear"
 ATTENTION = "attention"
+# The token embedding and the output head by the type of the model, where they are not embed_tokens
+# and lm_head. Source: get_input_embeddings and get_output_embeddings of the classes of transformers
+# 5.23 (GPT-NeoX's head was embed_out before); of ChatGLM, Qwen and Baichuan their own code.
+EMBEDDING_OF = {
+    "bloom": "word_embeddings", "falcon": "word_embeddings", "chatglm": "word_embeddings",
+    "gpt2": "wte", "gpt_bigcode": "wte", "mpt": "wte", "qwen": "wte", "gpt_neox": "embed_in",
+}  # fmt: skip
+HEADS_OF = {"gpt_neox": ("lm_head", "embed_out"), "chatglm": ("output_layer",)}
+EMBEDDINGS = frozenset({"embed_tokens", *EMBEDDING_OF.values()})
+HEADS = frozenset({"lm_head", *(name for names in HEADS_OF.values() for name in names)})
 # One module in some model code, three in other: phi-2's own had Wqkv, transformers has q, k and v.
 FUSED_QKV = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "W_pack", "qkv")
 SPLIT_QKV = ("q_proj", "k_proj", "v_proj")
@@ -167,8 +177,64 @@ def adapter_parameters(model: Model, method: Method) -> int:
     return adapters + magnitudes(model, method)
 
 
+def saveable(model: Model) -> tuple[str, ...]:
+    """The modules of a model that are priced where they train whole: its embedding and its head."""
+    return EMBEDDING_OF.get(model.family, "embed_tokens"), *HEADS_OF.get(model.family, ("lm_head",))
+
+
+def resolve_saved(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """Modules that train whole beside the adapters, by the model's own names, in its order.
+
+    Raises InputError for a name that is neither the embedding nor the head.
+    """
+    can = saveable(model)
+    found = set()
+    for name in names:
+        last = name.rpartition(".")[2]
+        if last not in can:
+            raise _not_saved(model, name, can)
+        found.add(last)
+    if len(found & HEADS) > 1:
+        msg = f"{' and '.join(sorted(found & HEADS))} are two names of one head of {model.name}"
+        raise InputError(msg, "keep the one that your transformers has")
+    return tuple(name for name in can if name in found)
+
+
+def _not_saved(model: Model, name: str, can: Sequence[str]) -> InputError:
+    whole = f"{model.name} has {can[0]} (the embedding) and {' or '.join(can[1:])} (the head)"
+    last = name.rpartition(".")[2]
+    if "norm" in last or last.startswith("ln_"):
+        msg = f"method.modules_to_save {name!r}: a norm is too small to matter, and is not counted"
+        return InputError(msg, f"leave it out of the job, and in the file that trains; {whole}")
+    if any(last == one.name for one in (*model.linears, *model.dense_linears)):
+        msg = f"method.modules_to_save {name!r}: a layer's matrix that trains whole is not priced"
+        return InputError(msg, f"adapt it instead (method.targets); {whole}")
+    return unknown(kind="module to save", value=name, known=can, hint=whole)
+
+
+def saved_embedding(model: Model, method: Method) -> int:
+    """[elements] of the embedding's copy that trains whole; positions are another module."""
+    return model.vocab_size * model.hidden_size * bool(EMBEDDINGS & {*method.modules_to_save})
+
+
+def saved_head(model: Model, method: Method) -> int:
+    """[elements] of the head's copy that trains whole, its own one also where the head is tied.
+
+    Source: peft 0.21 utils/other.py, ModulesToSaveWrapper.update, a deepcopy of the module: of tied
+    weights the copies are apart (tests/cost).
+    """
+    each = model.vocab_size * (model.hidden_size + model.head_bias)
+    return each * bool(HEADS & {*method.modules_to_save})
+
+
+def saved_parameters(model: Model, method: Method) -> int:
+    """[elements] that train whole beside the adapters."""
+    return saved_embedding(model, method) + saved_head(model, method)
+
+
 def trainable_parameters(job: Job) -> float:
-    """[elements] what the optimizer updates: all weights, or the adapters of all matrices."""
+    """[elements] what the optimizer updates: all weights, or adapters and what trains whole."""
     if job.method.is_lora:
-        return float(adapter_parameters(job.model, job.method))
+        saved = saved_parameters(job.model, job.method)
+        return float(adapter_parameters(job.model, job.method) + saved)
     return float(parameter_count(job.model))

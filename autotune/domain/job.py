@@ -40,7 +40,8 @@ class Method:
 
     variant: dora trains a magnitude of every adapted output beside its adapter; rslora divides
     `alpha` by the square root of the rank and changes no bytes and no work. double_quant: whether
-    the scales of 4-bit blocks are quantised themselves.
+    the scales of 4-bit blocks are quantised themselves. modules_to_save: the embedding and the
+    output head, by the model's own names, of which PEFT trains copies beside the adapters.
     """
 
     kind: Literal["full", "lora"]
@@ -51,6 +52,7 @@ class Method:
     targets: tuple[str, ...] = ()  # names of Model.linears that carry an adapter
     variant: Variant = field(default="none", metadata=LATER)
     double_quant: bool = field(default=True, metadata=LATER)
+    modules_to_save: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def is_dora(self) -> bool:

@@ -89,6 +89,7 @@ def request_for(
             "dropout": method.dropout, "targets": list(method.targets),
             **({} if method.variant == "none" else {"variant": method.variant}),
             **({} if method.double_quant else {"double_quant": False}),
+            **({"modules_to_save": list(method.modules_to_save)} if method.modules_to_save else {}),
         },
         **knobs,
         "device": "cpu" if offer.device.is_cpu else "cuda",

@@ -166,7 +166,8 @@ def describe_method(method: Method) -> str:
         return f"full fine-tuning; weights {method.base}"
     name = {"dora": "DoRA", "rslora": "rsLoRA"}.get(method.variant, "LoRA")
     name = "Q" + name if method.base == "nf4" else name
-    return f"{name} rank {method.rank} on {', '.join(method.targets)}; base {method.base}"
+    whole = f" and all of {', '.join(method.modules_to_save)}" if method.modules_to_save else ""
+    return f"{name} rank {method.rank} on {', '.join(method.targets)}{whole}; base {method.base}"
 
 
 def row_payload(row: Estimated) -> Row:

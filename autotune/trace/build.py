@@ -128,6 +128,7 @@ def _with_adapters(model: Any, request: StepRequest) -> Any:
                 lora_dropout=request.dropout,
                 use_dora=request.dora,
                 target_modules=list(request.targets),
+                modules_to_save=list(request.modules_to_save) or None,
                 task_type="CAUSAL_LM",
             ),
         )
@@ -136,6 +137,8 @@ def _with_adapters(model: Any, request: StepRequest) -> Any:
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.to(dtype)
+        elif ".modules_to_save." in name:
+            parameter.data = parameter.data.to(DTYPES[request.saved_dtype])
     return model
 
 

@@ -53,6 +53,8 @@ class StepRequest:
     generate_tokens: int = 0  # generated for each evaluation row
     remote: str = ""  # folder or hub id whose own code runs; "": only classes of transformers
     double_quant: bool = True  # the scales of 4-bit blocks are quantised too
+    modules_to_save: tuple[str, ...] = ()  # trained whole beside the adapters
+    saved_dtype: str = "fp32"
 
     def as_json(self) -> str:
         """Canonical JSON: equal for equal requests."""
@@ -63,6 +65,7 @@ class StepRequest:
         """The request that `as_json` wrote."""
         fields = json.loads(text)
         fields["targets"] = tuple(fields["targets"])
+        fields["modules_to_save"] = tuple(fields["modules_to_save"])
         return cls(**fields)
 
     def at_depth(self, num_layers: int) -> StepRequest:
@@ -84,6 +87,8 @@ def request_for(
         precision=config.precision,
         base=method.base,
         double_quant=method.double_quant,
+        modules_to_save=method.modules_to_save,
+        saved_dtype=_saved_dtype(job, config),
         attention="sdpa" if config.attention in FLASH else config.attention,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=config.optimizer,
@@ -103,6 +108,15 @@ def request_for(
         generate_tokens=plan.generate_tokens if plan else 0,
         remote=code_folder(job.model) if trust_remote_code and job.model.remote_code else "",
     )
+
+
+def _saved_dtype(job: Job, config: Config) -> str:
+    """The dtype of what trains whole, in words of precision: see `Software.saves_as_loaded`."""
+    prepared = job.method.is_quantised and job.software.kbit_upcast == "all"
+    narrow = config.adapter_dtype == "bf16"
+    if job.software.saves_as_loaded:
+        narrow = job.method.base != "32bit" and not prepared
+    return "bf16" if narrow and config.precision != "fp16" else "fp32"
 
 
 def code_folder(model: Model) -> str:

@@ -296,6 +296,9 @@ def refuse_method(job: Job) -> None:
     if job.method.variant != "none":
         msg = f"litgpt has no {job.method.variant}"
         raise InputError(msg, "export hf or trl: the method is the job's")
+    if job.method.modules_to_save:
+        msg = f"litgpt trains {', '.join(job.method.modules_to_save)} of a LoRA job not whole"
+        raise InputError(msg, "export hf or trl: the method is the job's")
     wanted = set(job.method.targets)
     mlp = wanted & set(MLP)
     unknown = sorted(wanted - set(MLP) - set(SWITCHES.values()))

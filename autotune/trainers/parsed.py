@@ -61,6 +61,7 @@ class Parsed:
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights
     kbit_prepared: bool = False  # what a quantised base does not quantise becomes fp32
+    saves_as_loaded: bool = False  # what trains whole keeps the dtype that it was loaded in
     reentrant: bool | None = None  # of activation checkpointing, where the file says
     mixed: bool = False  # the file asks for mixed precision
     by_name: bool = False  # a script hands TRL the model's name, and TRL loads it

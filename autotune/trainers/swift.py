@@ -17,7 +17,13 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers import words
 from autotune.trainers.contract import Trainer
-from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_base, read_variant
+from autotune.trainers.hf.adapter import (
+    all_linear,
+    base_of_adapter,
+    read_base,
+    read_saved,
+    read_variant,
+)
 from autotune.trainers.hf.evaluation import EVALUATION_BATCH, read_held_out, size_by_default
 from autotune.trainers.hf.keys import FULL, read_words, spell_argument
 from autotune.trainers.hf.read import (
@@ -198,6 +204,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     parsed.part(
         "method", kind="lora", base=base_of_adapter(base, parsed), variant=variant,
         targets=all_linear(targets or ["all-linear"]), **size,
+        modules_to_save=read_saved(keys, "modules_to_save", "lora_modules_to_save"),
         double_quant=scales if base == "nf4" else None,
     )  # fmt: skip
 

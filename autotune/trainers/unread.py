@@ -50,7 +50,8 @@ _KINDS: Final = (
           r"use_llama_pro|lora_fa|spectrum_\w+|(freeze|trainable)_parameters\w*|freeze_llm",
           "trains other weights than are counted", 0.25, 0.30),
     Kind(r"(lora_)?modules_to_save|additional_target|(lora_)?target_parameters|peft_layers_to_\w+|"
-          r"trainable_token_indices|layers_to_transform|(rank|alpha)_pattern",
+          r"trainable_token_indices|layers_to_transform|(rank|alpha)_pattern|ensure_weight_tying|"
+          r"trainable_params",
           "trains or leaves out more weights than are counted", 0.15, 0.25),
     Kind(r"lora_(mlp|qkv|o|embedding)_kernel",
           "fuses adapters with their weights: faster and smaller than is counted", 0.15, 0.15),

@@ -18,6 +18,7 @@ from autotune.trainers.hf.adapter import (
     all_linear,
     fill_adapter,
     read_base,
+    read_saved,
     read_variant,
     variant_keys,
     weights_dtype,
@@ -174,7 +175,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         parsed.note("load_in_4bit", "true", "not in the file; Unsloth's default")
     stated = read_base(keys)
     default = "nf4" if four is None and not eight and not keys.switch("load_in_16bit") else "16bit"
-    targets = keys.words("lora_target_modules")
+    targets, saved = _apart(keys.words("lora_target_modules"), read_saved(keys, "modules_to_save"))
     sizes = {
         "rank": keys.whole("lora_r", low=1), "alpha": keys.number("lora_alpha"),
         "dropout": keys.number("lora_dropout"),
@@ -183,8 +184,25 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     base = stated if stated in {"nf4", "int8"} else default
     variant = read_variant(keys, parsed)
     parsed.part(
-        "method", kind="lora", base=base, **sizes, targets=all_linear(targets), variant=variant
-    )
+        "method", kind="lora", base=base, **sizes, targets=all_linear(targets), variant=variant,
+        modules_to_save=saved,
+    )  # fmt: skip
+
+
+_WHOLE = ("embed_tokens", "lm_head")
+
+
+def _apart(
+    targets: list[str] | None, saved: list[str] | None
+) -> tuple[list[str] | None, list[str] | None]:
+    """The targets that are adapted, and the modules that train whole.
+
+    Unsloth trains an embedding and a head whole that are among the targets. Source: unsloth
+    models/llama.py, get_peft_model (train_embed_tokens, train_lm_head).
+    """
+    whole = [name for name in targets or () if name in _WHOLE]
+    adapted = [name for name in targets or () if name not in _WHOLE]
+    return adapted or None, list(dict.fromkeys([*whole, *(saved or ())])) or None
 
 
 RUNS: tuple[Version, Version] = ((5, 17, 0), (1, 15, 0))  # newest transformers, trl allowed
@@ -235,6 +253,8 @@ def _adapters(plan: Plan) -> str:
         "target_modules": list(method.targets), "use_gradient_checkpointing": recompute,
         **variant_keys(method),
     }  # fmt: skip
+    if method.modules_to_save:
+        arguments["modules_to_save"] = list(method.modules_to_save)
     return f"model = FastLanguageModel.get_peft_model(\n    model,{_call(arguments, '')})\n"
 
 

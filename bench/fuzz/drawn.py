@@ -23,7 +23,8 @@ MODELS = (
 METHODS = (
     "lora", "qlora", "full", {"kind": "lora", "rank": 64}, {"kind": "lora", "base": "int8"},
     {"kind": "lora", "base": "32bit"}, {"kind": "full", "base": "32bit"},
-    {"kind": "lora", "variant": "dora"},
+    {"kind": "lora", "variant": "dora"}, {"kind": "lora", "modules_to_save": ["lm_head"]},
+    {"kind": "qlora", "modules_to_save": "lm_head"},
 )  # fmt: skip
 MACHINES = (
     "h100", "8xh100", "rtx-4090", "2x4090", "l4", "4xt4", "8xa100", "4xh200", "2xa10g", "v100",

@@ -18,6 +18,7 @@ from autotune.cost.parameters import (
     norm_parameters,
     parameter_count,
     resolve_targets,
+    saveable,
 )
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,14 @@ def test_all_linear_adapters_equal_those_that_peft_adds(family: str) -> None:
         wrapped = peft.get_peft_model(_build(name), config, low_cpu_mem_usage=True)
         trainable = sum(p.numel() for p in wrapped.parameters() if p.requires_grad)
         assert trainable == expected, targets
+
+
+@pytest.mark.parametrize("family", sorted(SMALLEST))
+def test_embedding_and_head_are_called_as_in_the_real_class(family: str) -> None:
+    built, own = _build(SMALLEST[family]), saveable(load_models()[SMALLEST[family]])
+    names = {id(module): name.rpartition(".")[2] for name, module in built.named_modules()}
+    real = [names[id(each())] for each in (built.get_input_embeddings, built.get_output_embeddings)]
+    assert own[:2] == tuple(real)
 
 
 def test_every_native_family_of_the_catalogue_is_compared() -> None:

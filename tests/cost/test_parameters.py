@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,9 @@ from autotune.cost.parameters import (
     lora_parameters,
     norm_parameters,
     parameter_count,
+    resolve_saved,
     resolve_targets,
+    saveable,
 )
 from autotune.domain.errors import InputError
 
@@ -137,3 +141,34 @@ def test_the_parts_add_up_to_the_model(name: str) -> None:
     ends = embedding_parameters(model) + head_parameters(model) + model.extra_params
     rest = parameter_count(model) - layers - ends
     assert rest == norm_parameters(model) * (model.final_norm + model.embedding_norm)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("gpt2", ("wte", "lm_head")),
+        ("falcon-7b", ("word_embeddings", "lm_head")),
+        ("Llama-3.1-8B", ("embed_tokens", "lm_head")),
+    ],
+)
+def test_modules_that_train_whole_are_named_as_the_model_names_them(
+    name: str, own: tuple[str, ...]
+) -> None:
+    model = find_model(name)
+    assert saveable(model) == own
+    assert resolve_saved(model, [f"model.{part}" for part in reversed(own)] * 2) == own
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("input_layernorm", "too small to matter"),
+        ("q_proj", "adapt it instead"),
+        ("wte", "embed_tokens .the embedding. and lm_head .the head."),
+        ("all", "unknown module to save"),
+    ],
+)
+def test_what_is_no_embedding_and_no_head_is_refused_with_what_is(name: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        resolve_saved(LLAMA_8B, ["lm_head", name])
+    assert re.search(said, f"{refused.value.message} {refused.value.hint}")

@@ -101,7 +101,7 @@ def test_evaluation_comes_before_what_decides() -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"adapted": LORA % ', modules_to_save=["lm_head"]'}, "modules_to_save a list: trains"),
+        ({"adapted": LORA % ", trainable_token_indices=[3]"}, "trainable_token_indices a list"),
         ({"adapted": LORA % ", layers_to_transform=[1, 2]"}, "layers_to_transform a list"),
         ({"passed": ", optimizers=(mine, None)"}, "Trainer: optimizers computed"),
         ({"loaded": ", quantization_config=HqqConfig(nbits=4)"}, "HqqConfig called"),

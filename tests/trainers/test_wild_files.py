@@ -137,7 +137,7 @@ def test_an_optimizer_inside_the_backward_keeps_one_gradient_and_stays_there(
     [
         ("context_parallel_size: 2", "context_parallel_size"),
         ("qat: {weight_dtype: int8}", "qat"),
-        ("lora_modules_to_save: [embed_tokens]", "lora_modules_to_save"),
+        ("lora_target_parameters: [mlp.experts.down_proj]", "lora_target_parameters"),
         ("precompute_ref_log_probs: true", "precompute_ref_log_probs"),
     ],
 )

@@ -206,7 +206,7 @@ def _adapter(path: Path) -> Adapter | None:
     if not isinstance(content, dict) or content.get("peft_type") != "LORA":
         return None
     base, targets = content.get("base_model_name_or_path"), content.get("target_modules")
-    names = [name for name in targets if isinstance(name, str)] if isinstance(targets, list) else []
+    names = _named(targets)
     stated = {
         "kind": "lora",
         "rank": _number(content.get("r"), whole=True),
@@ -214,12 +214,17 @@ def _adapter(path: Path) -> Adapter | None:
         "dropout": _number(content.get("lora_dropout")),
         "targets": sorted(names) or ("all-linear" if targets == "all-linear" else None),
         "variant": next((n for n in ("dora", "rslora") if content.get(f"use_{n}") is True), None),
+        "modules_to_save": _named(content.get("modules_to_save")) or None,
     }
     return Adapter(
         path,
         base if isinstance(base, str) and base else None,
         {key: value for key, value in stated.items() if value is not None},
     )
+
+
+def _named(value: object) -> list[str]:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
 
 
 def _number(value: object, *, whole: bool = False) -> float | int | None:

@@ -42,7 +42,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./][\w./ +-]*[\w./+-]|[A-Za-z_./]")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "~"}
 _TRAIN_KEYS, _METHOD_KEYS = (
     ("epochs", "steps"),
-    ("kind", "rank", "alpha", "dropout", "targets", "base", "variant"),
+    ("kind", "rank", "alpha", "dropout", "targets", "base", "variant", "modules_to_save"),
 )
 _COMMENT = 32  # column of the reasons, where the value leaves room
 

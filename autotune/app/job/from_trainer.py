@@ -17,7 +17,7 @@ from autotune.app.job.beside import near_file
 from autotune.app.job.file import Document
 from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
-from autotune.app.job.targets import fill_targets
+from autotune.app.job.targets import fill_saved, fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import SWITCHES
@@ -73,6 +73,7 @@ def completed(
     fill_base(parsed, origin.syntax, origin.text)
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
+    fill_saved(parsed, model, Path(origin.path).parent)
     first, counted = _first_machine(overrides)
     devices = parsed.devices or counted
     batch = parsed.batch_on(devices)

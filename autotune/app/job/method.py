@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.models.models import find_model
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.states import experts_fused, quantised, sizes
-from autotune.cost.parameters import parameter_count, resolve_targets
+from autotune.cost.parameters import (
+    parameter_count,
+    resolve_saved,
+    resolve_targets,
+    saved_parameters,
+)
 from autotune.cost.time.flops import products
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
@@ -132,6 +137,7 @@ def method_of(
     return Method(
         "lora", base, rank, alpha, section.dropout or 0.0, resolve_targets(model, targets),
         section.variant or "none", section.double_quant is not False,
+        resolve_saved(model, section.modules_to_save or ()),
     )  # fmt: skip
 
 
@@ -242,12 +248,15 @@ RSLORA_FROM, DORA_FROM, QUANTISED_DORA_FROM = (0, 8), (0, 9), (0, 10)
 _PLAIN = "leave method.variant out for plain LoRA"
 
 
-def check_variant(job: Job) -> None:
-    """Raises InputError for a variant that the software is too old for, or that cannot be wrapped.
+def check_adapters(job: Job) -> None:
+    """Raises InputError for what the software is too old for, has not, or cannot wrap.
 
     peft raises for DoRA on one parameter of all experts (0.21 tuners/lora/layer.py, ParamWrapper).
     """
     method, peft = job.method, job.software.peft
+    if method.modules_to_save and job.software.own_model:
+        msg = f"{job.software.stack} has adapters of its own and trains no module whole beside them"
+        raise InputError(msg, "leave method.modules_to_save out")
     if not method.is_lora or method.variant == "none":
         return
     if job.software.own_model and not (job.method.is_dora and job.software.stack == "torchtune"):
@@ -271,6 +280,23 @@ def check_variant(job: Job) -> None:
         )
         keep = f"--set method.targets={','.join(rest)}" if rest else "target other modules"
         raise InputError(msg, f"{keep}; or {_PLAIN}")
+
+
+def saved_note(job: Job) -> tuple[str, ...]:
+    """What trains whole beside the adapters, in a sentence; nothing where nothing does."""
+    method, tied = job.method, job.model.tied_head
+    if not method.modules_to_save:
+        return ()
+    count = saved_parameters(job.model, method)
+    text = (
+        f"{' and '.join(method.modules_to_save)} train whole: {count / 1e6:,.0f} million weights, "
+        "of which PEFT trains a copy beside the frozen ones, with gradients and moments"
+    )
+    apart = (
+        f"{job.model.name} ties its head to the embedding: PEFT trains copies apart, so that they "
+        "differ afterwards; ensure_weight_tying trains one, and is not counted"
+    )
+    return (text, Decisive(apart)) if tied else (text,)
 
 
 def variant_note(job: Job) -> tuple[str, ...]:

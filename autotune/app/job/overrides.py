@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 SETTABLE = {
-    "method": ("kind", "rank", "alpha", "dropout", "targets", "base", "variant", "double_quant"),
+    "method": (
+        "kind", "rank", "alpha", "dropout", "targets", "base", "variant", "double_quant",
+        "modules_to_save",
+    ),
     "data": (
         "rows", "max_length", "padding", "pretokenized", "storage", "dataset", "tokenizer",
         "column", "held_out",

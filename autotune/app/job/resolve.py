@@ -29,7 +29,13 @@ from autotune.app.job.defaults import (
     refuse_odd_pairs,
     training_of,
 )
-from autotune.app.job.method import as_stated, check_variant, fp32_needed, method_of, zero_of
+from autotune.app.job.method import (
+    as_stated,
+    check_adapters,
+    fp32_needed,
+    method_of,
+    zero_of,
+)
 from autotune.app.whatif.levers import (
     closed_values,
     lever_changes,
@@ -166,8 +172,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
         spec=json.dumps(jobfile.model_dump(mode="json", exclude_unset=True)),
         base_dir=str(folder),
     )
-    if method.variant != "none":
-        check_variant(job)
+    if method.variant != "none" or method.modules_to_save:
+        check_adapters(job)
     if job.objective in PAIRED:
         refuse_odd_pairs(job)
     job = without_impossible(job, assumed)

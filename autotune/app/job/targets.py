@@ -11,9 +11,10 @@ import re
 from typing import TYPE_CHECKING
 
 from autotune.catalog.models.models import find_model
-from autotune.cost.parameters import FUSED_QKV, SPLIT_QKV
+from autotune.cost.parameters import FUSED_QKV, SPLIT_QKV, saveable
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
+from autotune.trainers.hf.adapter import CASTS_SAVED
 from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
@@ -54,6 +55,40 @@ def fill_targets(parsed: Parsed, text: str, folder: Path) -> None:
             _fill_defaults(parsed, model)
         else:
             _own_names(parsed, model, [str(name) for name in stated])
+
+
+def fill_saved(parsed: Parsed, text: str, folder: Path) -> None:
+    """Of the modules that the file trains whole, those that are priced, by the model's names.
+
+    PEFT takes modules whose whole name ends so, and passes over a name that fits none.
+    """
+    method = parsed.values.get("method", {})
+    stated = method.pop("modules_to_save", None)
+    if not stated or method.get("kind") == "full":
+        return
+    with contextlib.suppress(InputError):
+        model = find_model(text, folder)
+        can = saveable(model)
+        linears = {x.name for x in (*model.linears, *model.dense_linears)}
+        names = list(dict.fromkeys(str(name).rpartition(".")[2] for name in stated))
+        found = [name for name in names if name in can]
+        other = [name for name in names if name in linears]
+        small = [name for name in names if "norm" in name]
+        lost = [name for name in names if name not in {*found, *other, *small}]
+        if found:
+            method["modules_to_save"] = found
+            parsed.saves_as_loaded = parsed.trainer not in CASTS_SAVED
+        if other:
+            parsed.uncounted.append(Uncounted(_SAVED, ", ".join(other), _NOT_WHOLE, 0.15, 0.25))
+        if small:
+            parsed.note(_SAVED, ", ".join(small), "too small to matter: not counted")
+        if lost:
+            why = f"no modules of {model.name}, which PEFT passes over: not trained whole"
+            parsed.note(_SAVED, ", ".join(lost), why)
+
+
+_SAVED = "method.modules_to_save"
+_NOT_WHOLE = "matrices of the layers that train whole are not counted: more memory, a longer step"
 
 
 def _fill_defaults(parsed: Parsed, model: Model) -> None:

@@ -40,7 +40,9 @@ _SHORT = {
     "rows": "data.rows",
     "padding": "data.padding",
 }
-OTHER_TRAINING = {"model", "method.kind", "method.base", "method.variant"}  # measured apart
+OTHER_TRAINING = {  # measured apart
+    "model", "method.kind", "method.base", "method.variant", "method.modules_to_save",
+}  # fmt: skip
 HINT = "variants: [{name: r8, rank: 8}, {method: {kind: qlora}}, {data: {max_length: 512}}]"
 
 
@@ -122,7 +124,7 @@ def _leaf(key: str, value: object, where: str) -> Iterator[tuple[str, str]]:
         for inner, item in value.items():
             yield from _leaf(f"{key}.{inner}", item, where)
         return
-    if isinstance(value, list) and key == "method.targets":
+    if isinstance(value, list) and key in {"method.targets", "method.modules_to_save"}:
         value = ", ".join(str(item) for item in value)
     if isinstance(value, dict | list) or value is None:
         msg = f"{where}.{key} is {shown(value)} and must be one value"

@@ -25,6 +25,7 @@ from autotune.cost.memory.modelling_code import (
     normalises_head,
     unsloths,
 )
+from autotune.cost.whole_modules import saves, trains_head
 from autotune.domain.software import (
     LOSS_COPIES_FROM,
     LOSS_COPIES_UNTIL,
@@ -234,7 +235,7 @@ def normalised_head(
     """
     each = float(job.model.vocab_size * job.model.hidden_size) * normalises_head(job.model)
     wide = np.where(autocast, 4.0, 0.0)
-    return (compute + (0.0 if job.method.is_lora else wide)) * each, wide * each
+    return (compute + (wide if trains_head(job) else 0.0)) * each, wide * each
 
 
 def _softcap(job: Job, compute: FloatArray) -> FloatArray:
@@ -264,9 +265,10 @@ def _ligers_gradients(job: Job, tokens: FloatArray, compute: FloatArray) -> Floa
     """
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
     made = compute * tokens * hidden
-    if job.method.is_lora:
+    if not trains_head(job):
         return made
-    return made + (4.0 if job.method.base == "32bit" else compute) * vocabulary * hidden
+    narrow = job.method.base == "16bit" if not saves(job) else job.software.saves_as_loaded
+    return made + (compute if narrow else 4.0) * vocabulary * hidden
 
 
 def _ligers_chunk(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
@@ -287,7 +289,7 @@ def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     Source: trl 1.16 kernels/chunked_logprob.py, backward.
     """
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
-    trained = 0.0 if job.method.is_lora else 4.0 * vocabulary * hidden
+    trained = 4.0 * vocabulary * hidden if trains_head(job) else 0.0
     states = (4.0 + compute) * tokens * hidden + trained
     if _cuts(job):
         short = tokens <= UNSLOTH_WHOLE  # then as `inplace`

@@ -52,7 +52,7 @@ def instants(step: Step) -> dict[str, Instant]:
         found["last layer"] = _last_layer(step)
         found["end of backward"] = _end(step)
         found["optimizer"] = replace(_resident(step, step.static.gradients), workspace=step.foreach)
-        if not step.job.method.is_lora:
+        if step.outside.trains_head:
             found["head gradient"] = _head_gradient(step)
     return found
 
@@ -181,7 +181,7 @@ def _reference(step: Step) -> Instant:
 
 def _kept_output(step: Step) -> FloatArray:
     """[bytes] of the hidden states that the head keeps: a frozen one keeps nothing."""
-    return 0.0 * step.tokens if step.job.method.is_lora else _output(step)
+    return _output(step) if step.outside.trains_head else 0.0 * step.tokens
 
 
 def _head_backward(step: Step) -> Instant:
@@ -210,23 +210,30 @@ def _share(step: Step, elements: float) -> FloatArray:
 
 def _heads_share(step: Step) -> FloatArray:
     """[bytes] of the head's gradient that has been reduced, while the layers' backward runs."""
-    return np.where(waits(step.unreduced), 0.0, _share(step, step.size.head or step.size.embedding))
+    return np.where(waits(step.unreduced), 0.0, step.outside.head)
 
 
 def _head_gradient(step: Step) -> Instant:
-    """The head's weight gradient: new beside what is held; under autocast a 16-bit one first."""
-    model = step.job.model
-    new = float(model.vocab_size * model.hidden_size) * step.element
+    """The head's weight gradient: new beside what is held; under autocast a 16-bit one first.
+
+    Of a copy that trains beside adapters its fp32 gradient comes when the 16-bit weight and the
+    gradient of the logits are gone: the larger of the two moments.
+    """
     resident = _resident(step, _held(step))
+    logits = head_memory.gradient_bytes(step.job, step.tokens, step.compute)
+    made = np.where(waits(step.unreduced), step.unreduced.head, step.outside.made_head)
+    casts, zero = 2.0 * step.head_cast, step.static.zero
+    if step.job.method.is_lora:
+        cast = step.head_cast > 0.0
+        later = cast & (made > step.head_cast + logits)
+        logits = np.where(later, 0.0, logits)
+        casts = np.where(later, step.head_cast, casts)
+        made = np.where(cast & ~later, 0.0, made)
     return replace(
         resident,
         activations=step.saved + step.final_norm + _output(step),
-        logits=head_memory.gradient_bytes(step.job, step.tokens, step.compute),
-        workspace=resident.workspace
-        + np.where(waits(step.unreduced), step.unreduced.head, new)
-        + _graph_casts(step)
-        + 2.0 * step.head_cast
-        + step.static.zero.backward,
+        logits=logits,
+        workspace=resident.workspace + made + casts + _graph_casts(step) + zero.backward,
     )
 
 
@@ -284,8 +291,8 @@ def _first_layer(step: Step) -> Instant:
 def _last_layer(step: Step) -> Instant:
     """The layer nearest the embedding: the gradients of all others exist."""
     later = step.static.gradients - _share(step, step.size.layer)
-    rest = np.where(waits(step.unreduced), _share(step, step.size.head + step.size.embedding), 0.0)
-    own = 0.0 if step.job.model.tied_head else _share(step, step.size.embedding)
+    rest = np.where(waits(step.unreduced), step.outside.both, 0.0)
+    own = 0.0 if step.outside.tied else step.outside.embedding
     later = later - np.where(waits(step.unreduced), rest, own)
     resident = _resident(step, _so_far(step, later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
@@ -308,13 +315,14 @@ def _end(step: Step) -> Instant:
 
     FSDP has those of the root whole, and once more to reduce them.
     """
-    rest = np.where(waits(step.unreduced), _share(step, step.size.head + step.size.embedding), 0.0)
+    rest = np.where(waits(step.unreduced), step.outside.both, 0.0)
     resident = _resident(step, _so_far(step, step.static.gradients - rest))
     resident = replace(resident, workspace=resident.workspace + step.static.zero.backward)
-    if step.job.method.is_lora:
+    if not np.any(step.outside.both > 0.0):
         return resident
-    tied = step.job.model.tied_head
-    added = ((2.0 if tied else 0.0) + step.accumulates) * step.size.embedding * step.element
+    tied = step.outside.tied
+    added = ((2.0 if tied else 0.0) + step.accumulates) * step.outside.made_embedding
+    added = added + step.outside.reducing
     reduced = (3.0 if tied else 2.0) * step.unreduced.root
     return replace(
         resident,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed
+from autotune.cost import deepspeed, whole_modules
 from autotune.cost.memory.modelling_code import LITGPT, family_memory, is_litgpt
 from autotune.cost.parameters import (
     adapter_parameters,
@@ -24,6 +24,8 @@ from autotune.cost.parameters import (
     layer_parameters,
     norm_parameters,
     parameter_count,
+    saved_embedding,
+    saved_parameters,
 )
 from autotune.domain.config import OFFLOADED_STATES
 from autotune.frozen import dataclass
@@ -258,7 +260,7 @@ def _shards(columns: Columns, *words: str) -> FloatArray:
 
 
 def _state_bytes(
-    job: Job, columns: Columns, element: FloatArray, trainable: FloatArray, embedding: float
+    job: Job, columns: Columns, trained: FloatArray, trainable: FloatArray, embedding: float
 ) -> FloatArray:
     """[bytes] of AdamW's two moments inside torch's allocator, unsharded; with ZeRO's masters.
 
@@ -268,7 +270,7 @@ def _state_bytes(
     """
     eight = 2.0 * STATE_BYTES_8BIT * (trainable - embedding) + 8.0 * embedding
     small: BoolArray = columns.equals("optimizer", "adamw_bnb_8bit")
-    states = np.where(small, eight, 2.0 * element * trainable)
+    states = np.where(small, eight, 2.0 * trained)
     states = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, states)
     masters = trainable * deepspeed.state_bytes(job, columns, 2.0 * STATE_BYTES_8BIT)
     return np.where(deepspeed.runs(columns), masters, states)
@@ -284,23 +286,26 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     state_shards = _shards(columns, "fsdp", "zero3", "zero2")
     gradient_shards = np.where(deepspeed.keeps_gradients(job, columns), 1.0, state_shards)
     element = deepspeed.trained_bytes(job, columns)
+    trained = whole_modules.trained_bytes(job, columns)
     if method.is_lora:
-        count = adapter_parameters(job.model, method)
+        count = adapter_parameters(job.model, method) + saved_parameters(job.model, method)
         trainable = np.full(columns.rows, float(count))
-        adapters = element * trainable / sharded
+        adapters = trained / sharded
     else:
         trainable = np.full(columns.rows, size.total)
         adapters = np.zeros(columns.rows)
     trains = float(job.steps > 0)  # an evaluation-only run has no gradients and no optimizer
-    gradients = trains * element * trainable / gradient_shards
+    gradients = trains * trained / gradient_shards
     if job.software.steps_in_backward:  # a matrix's own gradient is the most there is at a time
         widest = max(size.largest_linear, size.embedding)
         gradients = np.minimum(gradients, trains * element * widest / gradient_shards)
-    embedding = 0.0 if method.is_lora else size.embedding
+    embedding = float(saved_embedding(job.model, method)) if method.is_lora else size.embedding
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")
     zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
     whole = np.full(columns.rows, weight_bytes(job, size))
+    alone = ~columns.equals("sharding", "fsdp", "zero3")
+    whole = whole - alone * whole_modules.kept_on_host(job)
     if method.base == "32bit":
         whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
     # An offloading ZeRO has the newest gradients on the device and their sums on the host: 13B in
@@ -309,13 +314,13 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     states = columns.equals("offload", *OFFLOADED_STATES)
     here = np.where(shards, 0.0, 1.0)
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
-    held = trains * _state_bytes(job, columns, element, trainable, embedding) / state_shards
+    held = trains * _state_bytes(job, columns, trained, trainable, embedding) / state_shards
     second = 0.0 if method.is_lora or not job.work.reference else 1.0  # the reference's own copy
     return Static(
         weights=here * whole / sharded + second * weight_bytes(job, size) / sharded,
         adapters=here * adapters,
         gradients=here * gradients,
-        buckets=trains * (np.where(ddp, element * trainable, 0.0) + zero.always),
+        buckets=trains * (np.where(ddp, trained, 0.0) + zero.always),
         optimizer=np.where(states, 0.0, held),
         element=element,
         trainable=trainable,
@@ -326,7 +331,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         sums=np.where(
             states & deepspeed.runs(columns),
             0.0,
-            _sums(job, columns, element, here * gradients, trains * trainable),
+            _sums(job, columns, trains * trained, here * gradients, trains * trainable),
         ),
         zero=zero,
     )
@@ -348,7 +353,7 @@ def update_bytes(job: Job, columns: Columns, static: Static, size: Sizes) -> Flo
 def _sums(
     job: Job,
     columns: Columns,
-    element: FloatArray,
+    trained: FloatArray,
     gradients: FloatArray,
     trainable: FloatArray,
 ) -> FloatArray:
@@ -368,4 +373,4 @@ def _sums(
     if not defers or software.steps_in_backward or software.syncs_each_batch:
         return gradients
     half = columns.equals("precision", "bf16", "fp16")
-    return np.where(whole, np.where(half, 2.0, element) * trainable, gradients)
+    return np.where(whole, np.where(half, 2.0 * trainable, trained), gradients)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed, dora, offloading
+from autotune.cost import deepspeed, dora, offloading, whole_modules
 from autotune.cost.batches import evaluation_rows, kept_rows, longest_length
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
@@ -51,7 +51,8 @@ from autotune.cost.memory.states import (
     update_bytes,
 )
 from autotune.cost.memory.transients import layer_transients, norm_transient, scores_forward
-from autotune.cost.memory.units import Unreduced, gathered_bytes
+from autotune.cost.memory.units import Outside, Unreduced, gathered_bytes
+from autotune.cost.parameters import saved_parameters
 from autotune.cost.time.attention import masked_share
 from autotune.domain.config import FLASH
 from autotune.frozen import dataclass
@@ -121,6 +122,7 @@ class Step:
     gathered_root: FloatArray  # weights outside the layers, gathered from other devices
     gathered_layer: FloatArray  # weights of one layer, gathered from other devices
     unreduced: Unreduced  # gradients that FSDP has not reduced yet
+    outside: Outside  # and those of the head and the embedding
     kept_logit: FloatArray  # bytes of a logit that the caller keeps where the loss copies
     cached_casts: FloatArray  # 16-bit copies of trained weights that autocast holds in the forward
     frozen_casts: FloatArray  # 16-bit copies of frozen fp32 weights that the graph holds
@@ -144,10 +146,8 @@ class Step:
         rows, length = columns.sequences(job), longest_length(job, columns)
         tokens = rows * length
         modes = _Modes.of(job, columns, length)
-        compute, stream = (
-            modes.each(lambda mode: mode.compute),
-            modes.each(lambda mode: mode.stream),
-        )
+        compute = modes.each(lambda mode: mode.compute)
+        stream = modes.each(lambda mode: mode.stream)
         checkpointing = columns.equals("activation_checkpointing", "full")
         layer = _layer(job, modes, tokens, length, checkpointing)
         inputs = stream * model.hidden_size * tokens
@@ -160,26 +160,18 @@ class Step:
         trained = casts & (not job.method.is_lora)
         frozen = casts & job.method.is_lora
         head = float(model.vocab_size * model.hidden_size)
-        root, layer_weights = gathered_bytes(job, static, size, compute)
+        own_head = whole_modules.cast_head(job, columns)
+        adapted = static.trainable - saved_parameters(model, job.method)
+        plan = job.evaluation
+        scored = evaluation_rows(plan, job, columns) if plan else np.zeros(columns.rows)
+        root, layer_weights = gathered_bytes(job, columns, static, size, compute)
         return cls(
             job=job,
             size=size,
             static=static,
-            evaluation_rows=(
-                evaluation_rows(job.evaluation, job, columns)
-                if job.evaluation
-                else np.zeros(columns.rows)
-            ),
-            gathered_rows=(
-                evaluation_rows(job.evaluation, job, columns) * columns.number("offer.count")
-                if job.evaluation
-                else np.zeros(columns.rows)
-            ),
-            kept_rows=(
-                kept_rows(job.evaluation, job, columns)
-                if job.evaluation
-                else np.zeros(columns.rows)
-            ),
+            evaluation_rows=scored,
+            gathered_rows=scored * columns.number("offer.count"),
+            kept_rows=kept_rows(plan, job, columns) if plan else np.zeros(columns.rows),
             tokens=tokens,
             length=length,
             compute=compute,
@@ -198,7 +190,8 @@ class Step:
             saved=np.where(
                 checkpointing,
                 model.num_layers * (offloading.kept_share(job, columns) * inputs + outside)
-                - _narrow_embeddings(job) * (inputs - compute * model.hidden_size * tokens),
+                - _narrow_embeddings(job, columns)
+                * (inputs - compute * model.hidden_size * tokens),
                 model.num_layers * layer.kept
                 - tokens * modes.each(lambda mode: unneeded_kept(*as_run(job), mode))
                 - modes.each(lambda mode: dora.first_weights(job, mode)),
@@ -209,10 +202,11 @@ class Step:
             gathered_root=root,
             gathered_layer=layer_weights,
             unreduced=Unreduced.of(job, columns, size, compute),
+            outside=Outside.of(job, columns, static, size, compute),
             kept_logit=np.where(static.weight_shards > 1, 4.0, compute),
-            cached_casts=2.0 * (trained * size.linear + fp32_adapters * static.trainable),
+            cached_casts=2.0 * (trained * size.linear + fp32_adapters * adapted),
             frozen_casts=2.0 * frozen * size.linear,
-            head_cast=2.0 * (casts | (autocast & widens_head(job))) * head,
+            head_cast=2.0 * np.maximum((casts | (autocast & widens_head(job))) * head, own_head),
             foreach=np.where(
                 deepspeed.runs(columns),
                 static.zero.step,
@@ -246,6 +240,7 @@ class _Modes:
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
         shared |= deepspeed.casts(columns)
         wide = (fp32_stream(job) & ~shared) | (fp32_norms(job) & ~deepspeed.casts(columns))
+        wide |= whole_modules.widens_stream(job, columns)
         stream = np.where(wide, 4.0, compute)
         masked = masked_share(job, columns, length)
         attention = np.where(falls_to_math(job, columns, compute, masked), 3.0, attention)
@@ -313,10 +308,10 @@ def widens_head(job: Job) -> bool:
     return job.method.is_quantised and job.software.kbit_upcast == "all"
 
 
-def _narrow_embeddings(job: Job) -> bool:
+def _narrow_embeddings(job: Job, columns: Columns) -> BoolArray:
     """Whether what the first layer reads is not fp32 yet, although the stream is from there on."""
     wide = job.method.base == "32bit" or job.software.kbit_upcast == "all"
-    return not wide and not job.model.embedding_norm
+    return ~(whole_modules.widens_stream(job, columns) | wide | job.model.embedding_norm)
 
 
 def _beside_checkpoints(job: Job, mode: Mode) -> float:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost import whole_modules
+from autotune.cost.parameters import saved_embedding, saved_head, saved_parameters
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ class Unreduced:
     A unit's gradients are reduced when its backward is done. That of the root, which holds the
     embedding and the head, is done last: the head's gradient waits whole for the embedding's. To
     reduce a unit, its gradients are copied into one tensor, so that they are there twice.
-    0 with adapters, which are small, and where FSDP does not run.
+    0 with adapters, which are small, and where FSDP does not run. Modules that train whole beside
+    them wait with the second FSDP alone; the first has each as a unit of its own (`Outside`).
 
     Source: torch 2.13 distributed/fsdp/_flat_param.py (views of one parameter, whose gradient their
     backward concatenates) and fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce. Runs of FSDP
@@ -44,10 +47,73 @@ class Unreduced:
         several = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
         trains = job.steps > 0 and not job.method.is_lora
         element = np.where(several, np.minimum(job.method.plain_bytes, compute), 0.0) * trains
+        if whole_modules.saves(job):
+            apart = job.software.wraps_adapters_alone or job.steps == 0
+            own = np.minimum(whole_modules.element_bytes(job, columns), compute)
+            own = np.where(several, own, 0.0) * (not apart)
+            head = own * float(saved_head(job.model, job.method))
+            return cls(head, own * float(saved_parameters(job.model, job.method)), 0.0 * own)
         return cls(
             head=element * (size.head or size.embedding),
             root=element * (size.embedding + size.head),
             layer=element * size.largest_layer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """[bytes] gradients of the head and the embedding, where they are trained. Shapes [rows].
+
+    head, embedding: on this device, once they are reduced; made_head, made_embedding: whole, as the
+    backward makes them, what FSDP copies to reduce a unit of its own included. tied: one tensor.
+    """
+
+    head: FloatArray
+    embedding: FloatArray
+    both: FloatArray
+    made_head: FloatArray
+    made_embedding: FloatArray
+    reducing: FloatArray
+    tied: bool
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether any row trains the head."""
+        return bool(np.any(self.made_head > 0.0))
+
+    @classmethod
+    def of(
+        cls, job: Job, columns: Columns, static: Static, size: Sizes, compute: FloatArray
+    ) -> Outside:
+        """Of every row."""
+        model, method, zero = job.model, job.method, np.zeros(columns.rows)
+        share = static.gradients_here / static.gradient_shards
+        if not method.is_lora:
+            element = static.element
+            head = (size.head or size.embedding) * element
+            return cls(
+                head=head * share,
+                embedding=size.embedding * element * share,
+                both=(size.head + size.embedding) * element * share,
+                made_head=float(model.vocab_size * model.hidden_size) * element,
+                made_embedding=size.embedding * element,
+                reducing=zero,
+                tied=model.tied_head,
+            )
+        if not whole_modules.saves(job):
+            return cls(zero, zero, zero, zero, zero, zero, tied=False)
+        width = whole_modules.element_bytes(job, columns)
+        fsdp = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+        made = np.where(fsdp, 2.0 * np.minimum(width, compute), width)
+        top, bottom = float(saved_head(model, method)), float(saved_embedding(model, method))
+        return cls(
+            head=top * width * share,
+            embedding=bottom * width * share,
+            both=(top + bottom) * width * share,
+            made_head=top * made,
+            made_embedding=bottom * width,
+            reducing=np.where(fsdp, bottom * made, 0.0),
+            tied=False,
         )
 
 
@@ -57,7 +123,7 @@ def waits(unreduced: Unreduced) -> BoolArray:
 
 
 def gathered_bytes(
-    job: Job, static: Static, size: Sizes, compute: FloatArray
+    job: Job, columns: Columns, static: Static, size: Sizes, compute: FloatArray
 ) -> tuple[FloatArray, ...]:
     """[bytes] of gathered weights: what stays outside the layers, and one layer, as they travel.
 
@@ -74,4 +140,5 @@ def gathered_bytes(
     if job.method.base in {"16bit", "32bit"}:
         share = travels
     layer = size.largest_layer * share
+    root = root + whole_modules.gathered_bytes(job, columns, compute)
     return missing * root, missing * layer

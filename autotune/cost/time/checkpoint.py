@@ -1,7 +1,7 @@
 """Seconds and bytes of checkpoints, how often to save (Young/Daly), and what interruptions cost.
 
 Covers: the Trainer's checkpoints (trained weights, optimizer states, random and scheduler state),
-adapters alone for LoRA; several devices writing through one host.
+adapters and what trains whole for LoRA; several devices writing through one host.
 Does not cover: asynchronous and sharded checkpoints.
 """
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed
+from autotune.cost import deepspeed, whole_modules
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.memory.states import STATE_BYTES_8BIT
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.spread.uncertainty import host_spread
-from autotune.domain.config import EIGHT_BIT, NEVER_STEPS, SHARDED
+from autotune.domain.config import NEVER_STEPS, SHARDED
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -51,18 +51,16 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
     once in its own folder. Source: transformers Trainer._save_optimizer_and_scheduler calls the
     engine's save_checkpoint; deepspeed 0.18.9 runtime/engine.py (stage 3 keeps no model there).
     """
-    size = deepspeed.trained_bytes(job, columns)
     count = trainable_parameters(job)
-    eight = columns.equals("optimizer", *EIGHT_BIT)
-    state = np.where(eight, STATES_8BIT, 2.0 * size)
-    masters = deepspeed.saved_state_bytes(job, columns, STATES_8BIT)
-    state = np.where(deepspeed.runs(columns), masters, state)
-    weights = size * count
+    own = whole_modules.moment_bytes(job, columns, STATES_8BIT)
+    masters = deepspeed.saved_state_bytes(job, columns, STATES_8BIT) * count
+    state = np.where(deepspeed.runs(columns), masters, own)
+    weights = whole_modules.trained_bytes(job, columns)
     again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")
     small = SMALL_FILES_BYTES + WORD_BYTES * job.model.vocab_size
     by_one = np.where(again, 2.0, 1.0) * weights + small
-    total = by_one + state * count
-    shared = np.where(deepspeed.runs(columns), state * count, 0.0)
+    total = by_one + state
+    shared = np.where(deepspeed.runs(columns), state, 0.0)
     beside = OPENING_S + WORD_S * job.model.vocab_size + LAYER_S * job.model.num_layers
     return {
         "save_s": beside + _write_seconds(columns, total, shared),

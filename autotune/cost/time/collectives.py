@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.operators import collective_times
-from autotune.cost import deepspeed, offloading
+from autotune.cost import deepspeed, offloading, whole_modules
 from autotune.cost.columns import BoolArray, Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants, offset_factor
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time.step_terms import step_terms
 from autotune.domain.config import ZERO_STAGE
 from autotune.frozen import dataclass
@@ -116,7 +115,8 @@ def communication(job: Job, columns: Columns) -> Communication:
         zero = np.zeros(columns.rows)
         return Communication(zero, zero.copy(), zero.copy(), zero > 0)
     weights = np.full(columns.rows, weight_bytes(job, sizes(job.model)))
-    gradients = deepspeed.trained_bytes(job, columns) * trainable_parameters(job)
+    weights = weights + whole_modules.travelling_bytes(job, columns)
+    gradients = whole_modules.moved_bytes(job, columns)
     # Mixed precision of FSDP and ZeRO moves 16-bit copies of fp32 weights and gradients.
     half = columns.equals("precision", "bf16", "fp16") & (job.method.base == "32bit")
     moved = np.where(half, 0.5, 1.0)

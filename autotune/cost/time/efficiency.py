@@ -357,8 +357,9 @@ def effective_flop(
     """[FLOP at peak] of all projections, the head and the adapters over `tokens` tokens.
 
     Forward C[T, out]; gradient of the input C[T, in]; full fine-tuning also the gradient of the
-    weight C[out, in]. An expert sees its share of the tokens. repeats_base: DoRA multiplies the
-    adapted matrices a second time, for what dropout left of their input.
+    weight C[out, in], as has a head that trains whole. An expert sees its share of the tokens.
+    repeats_base: DoRA multiplies the adapted matrices a second time, for what dropout left of their
+    input.
     """
     rows, full = len(tokens), not method.is_lora
     forward, backward, repeated = np.zeros(rows), np.zeros(rows), np.zeros(rows)
@@ -371,7 +372,7 @@ def effective_flop(
         inputs = np.full(rows, float(product.inputs))
         outputs = np.full(rows, float(product.outputs))
         shapes += [(seen, outputs, inputs), (seen, inputs, outputs)]
-        if full:
+        if full or (product is head and flops.trains_head(method)):
             shapes.append((outputs, inputs, seen))
     shares = iter(_gemm_of_all(efficiency, device, shapes))
     for product in products:
@@ -389,7 +390,7 @@ def effective_flop(
             again = product.adapted / product.active
             forward, repeated = forward + again * once, repeated + again * once
             backward += again * back
-        if full:
+        if full or (product is head and flops.trains_head(method)):
             backward += flop / next(shares)
     adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
     return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from autotune.cost.parameters import HEADS
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ def linear_weights(model: Model, method: Method) -> float:
     return sum(p.weights * p.active for p in products(model, method))
 
 
+def trains_head(method: Method) -> bool:
+    """Whether the head has a weight gradient."""
+    return not method.is_lora or bool(HEADS & {*method.modules_to_save})
+
+
 def head_weights(model: Model) -> float:
     """[elements] N_h: weights of the language-model head, tied or not."""
     return float(model.vocab_size) * model.hidden_size
@@ -105,13 +111,15 @@ def attention_flop(model: Model, pairs: float) -> float:
 def useful_flop_per_token(model: Model, method: Method) -> float:
     """[FLOP] a token needs in projections, head and adapters, without recomputation.
 
-    Formula: full 6 (N_l + N_h); LoRA 4 (N_l + N_h) + 6 P: a frozen matrix has no weight gradient.
+    Formula: full 6 (N_l + N_h); LoRA 4 (N_l + N_h) + 6 P: a frozen matrix has no weight gradient,
+    and a head that trains whole has its 2 N_h.
     Source: Kaplan et al., "Scaling Laws for Neural Language Models" (2020), section 2.1, for 6 N;
     LoRA: derived, and checked against torch.utils.flop_counter to 0.03 %.
     """
     frozen = 4.0 if method.is_lora else 6.0
     adapters = 6.0 * adapter_weights(model, method)
-    return frozen * (linear_weights(model, method) + head_weights(model)) + adapters
+    head = (6.0 if trains_head(method) else 4.0) * head_weights(model)
+    return frozen * linear_weights(model, method) + head + adapters
 
 
 def recomputed_flop_per_token(model: Model, method: Method) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from autotune.cost import deepspeed
+from autotune.cost import deepspeed, whole_modules
 from autotune.cost.parameters import trainable_parameters
 from autotune.cost.time import flops
 from autotune.cost.time.launch import host_factor
@@ -50,7 +50,7 @@ UNSCALING = 2.0
 def trainable_tensors(job: Job) -> float:
     """Number of tensors the optimizer walks over."""
     if job.method.is_lora:
-        return (3.0 if job.method.is_dora else 2.0) * sum(
+        return len(job.method.modules_to_save) + (3.0 if job.method.is_dora else 2.0) * sum(
             p.matrices * p.adapted / p.active for p in flops.products(job.model, job.method)
         )
     layer = len(job.model.linears) + job.model.norms_per_layer
@@ -84,10 +84,11 @@ def optimizer_terms(job: Job, columns: Columns) -> OptimizerTerms:
     size = deepspeed.trained_bytes(job, columns)
     scaled = columns.equals("precision", "fp16") & ~deepspeed.runs(columns)
     passes = passes + np.where(scaled, UNSCALING, 0.0)
+    each = whole_modules.trained_bytes(job, columns) / trainable_parameters(job)
     moved = np.where(
         deepspeed.runs(columns),
         deepspeed.step_traffic_bytes(passes - CLIPPING, size, deepspeed.master_bytes(job, columns)),
-        passes * size,
+        passes * each,
     )
     moved = np.where(columns.equals("offload", *OFFLOADED_STATES), 0.0, moved + state)
     shards = np.where(columns.equals("sharding", *SHARDED), columns.number("offer.count"), 1.0)

@@ -13,7 +13,7 @@ import numpy as np
 from autotune.cost.batches import unchanging_lengths
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.memory.states import sizes, weight_bytes
-from autotune.cost.parameters import parameter_count, trainable_parameters
+from autotune.cost.parameters import adapter_parameters, parameter_count
 from autotune.cost.spread.uncertainty import host_spread
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def _moving_seconds(job: Job, columns: Columns) -> FloatArray:
     second = job.work.reference and not job.method.is_lora  # the reference is loaded as well
     copy = moved / columns.device("pcie_bytes_per_s") * (1.0 + second)
     quantise = count / QUANTISED_PER_S if job.method.is_quantised else 0.0
-    adapters = trainable_parameters(job) / INITIALISED_PER_S if job.method.is_lora else 0.0
-    return read + copy + quantise + adapters
+    new = adapter_parameters(job.model, job.method) if job.method.is_lora else 0
+    return read + copy + quantise + new / INITIALISED_PER_S
 
 
 COMPONENT = Component("startup", READS, price_startup)

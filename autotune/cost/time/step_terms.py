@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed, dora
+from autotune.cost import deepspeed, dora, whole_modules
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import flash_share, flattened, masked_share
@@ -334,6 +334,7 @@ def _traffic(
     total += wide_stream * dequantisation.widened_bytes(job) * (1.0 + again)
     norms = [dora.norm_bytes(job, fp32=wide) for wide in (False, True)]
     total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
+    total += whole_modules.traffic_bytes(job, columns)
     cast = kernels.cast_bytes(model, job.method)
     total += np.where(launch.half(columns), cast.total(again), 0.0)
     score = kernels.EAGER_SCORE_BYTES.total(again)

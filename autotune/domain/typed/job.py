@@ -74,7 +74,8 @@ class DeepSpeedSection(Section):
         return self
 
 
-ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets", "variant")  # of lora alone
+# Of lora alone.
+ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets", "variant", "modules_to_save")
 
 
 class MethodSection(Section):
@@ -88,6 +89,7 @@ class MethodSection(Section):
     base: Literal["16bit", "32bit", "int8", "nf4"] | None = None
     variant: Variant | None = None
     double_quant: bool | None = None  # of an nf4 base; else as QLoRA has it
+    modules_to_save: Names | None = None  # trained whole: the embedding, the output head
 
     @model_validator(mode="after")
     def _agrees(self) -> MethodSection:

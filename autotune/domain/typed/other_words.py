@@ -60,6 +60,7 @@ _KEYS = {  # keys of a job file's sections, and what else people write there
     "hardware.price": ("usd_per_hour", "price_per_hour", "hourly", "cost"),
     "method.kind": ("type", "name", "method", "peft_type"),
     "method.targets": ("target_modules", "lora_target", "modules"),
+    "method.modules_to_save": ("additional_target", "lora_modules_to_save", "save_modules"),
     "data.dataset": ("path", "files", "name"),
     "data.lengths": ("length", "row_lengths", "token_lengths"),
     "data.rows": ("samples", "num_rows", "num_samples", "examples", "size"),

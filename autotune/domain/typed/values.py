@@ -49,6 +49,7 @@ TEXT, MAPPING = "<text>", "<mapping>"  # tags of alternatives; error paths leave
 QUALITY_WORDS = {
     "base": "method.base", "rank": "method.rank", "alpha": "method.alpha",
     "dropout": "method.dropout", "targets": "method.targets", "variant": "method.variant",
+    "modules_to_save": "method.modules_to_save",
     "max_length": "data.max_length",
     "epochs": "train.epochs", "global_batch_size": "train.global_batch_size",
     "steps": "train.steps", "learning_rate": "",

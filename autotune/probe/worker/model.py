@@ -80,6 +80,7 @@ def _with_adapters(model: Any, request: dict[str, Any]) -> Any:  # noqa: ANN401 
         task_type="CAUSAL_LM", r=method["rank"], lora_alpha=method["alpha"],
         lora_dropout=method["dropout"], target_modules=list(method["targets"]),
         use_dora=method.get("variant") == "dora", use_rslora=method.get("variant") == "rslora",
+        modules_to_save=method.get("modules_to_save"),
     )  # fmt: skip
     adapted = get_peft_model(model, lora, autocast_adapter_dtype=dtype == torch.float32)
     for parameter in adapted.parameters():

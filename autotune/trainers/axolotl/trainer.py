@@ -28,6 +28,7 @@ from autotune.trainers.hf.adapter import (
     base_of_adapter,
     is_pure_16bit,
     read_base,
+    read_saved,
     read_variant,
     variant_keys,
 )
@@ -127,6 +128,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank or _RANK,
         alpha=alpha or _ALPHA, dropout=dropout, targets=["all-linear"] if linear else targets,
         variant=variant, double_quant=scales if base == "nf4" else None,
+        modules_to_save=read_saved(keys, "lora_modules_to_save"),
     )  # fmt: skip
 
 
@@ -374,6 +376,8 @@ def _contract(plan: Plan) -> dict[str, Any]:
         }  # fmt: skip
         if method.base == "nf4" and not method.double_quant:
             values["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
+    if method.modules_to_save:
+        values["lora_modules_to_save"] = list(method.modules_to_save)
     values |= length_of_run(plan, "num_epochs")
     if plan.config.precision == "fp32":
         values["tf32"] = False  # torch.compile would switch it on

@@ -92,11 +92,23 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
         parsed.part(
             "method", kind="lora", base=base, **stated, targets=all_linear(targets),
             variant=variant, double_quant=scales,
+            modules_to_save=read_saved(keys, "lora_modules_to_save", "modules_to_save"),
         )  # fmt: skip
     elif peft is False:
         parsed.part("method", kind="full", base=base)
     else:
         parsed.part("method", base=base, double_quant=scales)
+
+
+# Trainers by their titles in notes, and in files, that cast whatever is trained; the others leave
+# what PEFT trains whole as it was loaded. Source: llamafactory 0.9.5 model/adapter.py.
+CASTS_SAVED = ("llamafactory", "LLaMA-Factory")
+
+
+def read_saved(keys: Keys, *names: str) -> list[str] | None:
+    """Modules that are trained whole beside the adapters, by the file's names; None of none."""
+    stated = keys.words(*names) or []
+    return [name for name in stated if name.casefold() not in {"none", "null"}] or None
 
 
 def base_of_adapter(stated: str | None, parsed: Parsed) -> str | None:
@@ -256,6 +268,12 @@ def adapter_dtype(plan: Plan) -> str:
     if plan.config.adapter_dtype == "bf16" and plan.config.precision != "fp16":
         return "bfloat16"
     return "float32"
+
+
+def saved_dtype(plan: Plan) -> str:
+    """Name of the torch dtype of what trains whole: that of adapters, unless it stays as loaded."""
+    as_loaded = plan.job.software.saves_as_loaded and plan.config.precision != "fp16"
+    return weights_dtype(plan) if as_loaded else adapter_dtype(plan)
 
 
 def is_pure_16bit(plan: Plan) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
-from autotune.trainers.hf.adapter import is_pure_16bit
+from autotune.trainers.hf.adapter import CASTS_SAVED, is_pure_16bit
 from autotune.trainers.hf.arguments import counts_by_epochs
 from autotune.trainers.versions import (
     FSDP_BOOL,
@@ -56,7 +56,20 @@ def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> l
         notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
     if job.software.kernels == "unsloth" and trainer != "unsloth":
         notes.append("Unsloth's kernels are not in this format: expect a slower run, more memory")
-    return notes
+    return [*notes, *_saved_notes(plan, trainer)]
+
+
+def _saved_notes(plan: Plan, trainer: str) -> list[str]:
+    """In which dtype another trainer trains whole modules, where the plan has them in another."""
+    method, as_loaded = plan.job.method, plan.job.software.saves_as_loaded
+    casts = trainer in CASTS_SAVED
+    narrow = plan.config.adapter_dtype == "bf16" or method.base == "32bit"
+    if not method.modules_to_save or narrow or casts == (not as_loaded):
+        return []
+    whole = ", ".join(method.modules_to_save)
+    if casts:
+        return [f"{trainer} trains {whole} in fp32: expect more memory than is counted"]
+    return [f"{trainer} trains {whole} in the dtype they are loaded in: expect less memory"]
 
 
 def _run_notes(plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
-from autotune.trainers.hf.adapter import adapter_dtype, variant_keys, weights_dtype
+from autotune.trainers.hf.adapter import adapter_dtype, saved_dtype, variant_keys, weights_dtype
 from autotune.trainers.hf.preferences import columns_of
 from autotune.trainers.launch.run_inputs import FOLDER
 from autotune.trainers.versions import KNOWN
@@ -86,6 +86,7 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
         ("ATTENTION", plan.config.attention, ""),
         ("SHARDING", plan.config.sharding, ""),
         ("ADAPTER_DTYPE", adapter_dtype(plan), ""),
+        ("SAVED_DTYPE", saved_dtype(plan), "of modules that train whole beside them"),
         ("LORA", _lora(plan), "None: all weights are trained"),
         ("REFERENCE", job.work.reference and not method.is_lora, "a second copy scores as well"),
         ("COLUMNS", columns_of(job), "that a row needs"),
@@ -133,4 +134,5 @@ def _lora(plan: Plan) -> dict[str, object] | None:
         "lora_dropout": method.dropout,
         "target_modules": list(method.targets),
         **variant_keys(method),
+        **({"modules_to_save": list(method.modules_to_save)} if method.modules_to_save else {}),
     }

@@ -19,6 +19,7 @@ from autotune.trainers.hf.adapter import (
     all_linear,
     base_of_adapter,
     read_base,
+    read_saved,
     read_variant,
     variant_keys,
 )
@@ -234,6 +235,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         "method", kind="lora", base=base_of_adapter(base, parsed), rank=rank,
         alpha=alpha or 2.0 * rank, dropout=dropout or 0.0,
         targets=all_linear(targets or ["all"]), variant=variant,
+        modules_to_save=read_saved(keys, "additional_target"),
         double_quant=scales if base == "nf4" else None,
     )  # fmt: skip
 
@@ -313,6 +315,8 @@ def _contract(plan: Plan) -> dict[str, Any]:
             "lora_dropout": method.dropout, "lora_target": ",".join(method.targets),
             **variant_keys(method),
         }  # fmt: skip
+    if method.modules_to_save:
+        values["additional_target"] = ",".join(method.modules_to_save)
     if plan.quantized:
         values |= {"quantization_bit": 4 if method.base == "nf4" else 8}
         values |= {} if method.double_quant else {"double_quantization": False}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
-from autotune.trainers.hf.adapter import all_linear, base_of_adapter
+from autotune.trainers.hf.adapter import all_linear, base_of_adapter, read_saved
 from autotune.trainers.hf.keys import FULL, read_words
 from autotune.trainers.hf.read import HF_DEFAULTS, keep_optimizer
 from autotune.trainers.parsed import Keys, Parsed
@@ -97,6 +97,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         alpha=keys.number("peft_config.lora_alpha") or _ALPHA,
         dropout=keys.number("peft_config.lora_dropout") or 0.0, targets=all_linear(targets),
         double_quant=scales if base == "nf4" else None,
+        modules_to_save=read_saved(keys, "peft_config.modules_to_save"),
     )  # fmt: skip
 
 

@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Uncounted
 
-_LORA = {
-    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules", "use_dora": "use_dora", "use_rslora": "use_rslora",
-}  # fmt: skip
+_SAME = ("lora_alpha", "lora_dropout", "use_dora", "use_rslora", "modules_to_save")
+_LORA = {"r": "lora_r", "target_modules": "lora_target_modules", **{key: key for key in _SAME}}
 _PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
 _PAIRED = {"DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"}
 _TRAINERS = {
