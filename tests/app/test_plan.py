@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,11 @@ phases:
     expected_fraction: 0.5
     runs: [{name: short, repeat: 2}, {name: staged, stages: 3, expected_fraction: 1}]
 """
+
+
+def varied(vary: str) -> str:
+    """The campaign with a run that varies something."""
+    return MODELLED.replace("{name: short, repeat: 2}", f"{{name: short, repeat: 2, vary: {vary}}}")
 
 
 def planned(tmp_path: Path, text: str, **options: object) -> Plan:
@@ -168,6 +174,26 @@ def test_early_stopping_shortens_what_grows_with_the_steps_only(tmp_path: Path) 
     once = short.full_s - 2 * (short.full_s - short.duration_s.p50)
     parts = short.row.time_s
     assert once == pytest.approx(parts.load + parts.prepare + parts.compile + parts.final_save)
+
+
+def test_a_run_that_varies_keys_is_every_combination_by_itself(tmp_path: Path) -> None:
+    text = varied(
+        "{method: {rank: [4, 8]}, train.steps: [600, 900], train.learning_rate: [1e-4, 3e-4]}"
+    )
+    text = text.replace("stages: 3,", "stages: 3, after: short,")
+    spelled = ", ".join(
+        f'{{name: "short (rank {rank}, steps {steps})", repeat: 4, method: {{rank: {rank}}}, '
+        f"train: {{steps: {steps}}}}}"
+        for rank, steps in product((4, 8), (600, 900))
+    )
+    names = ", ".join(
+        f'"short (rank {rank}, steps {steps})"' for rank, steps in product((4, 8), (600, 900))
+    )
+    by_hand = MODELLED.replace("{name: short, repeat: 2}", spelled)
+    by_hand = by_hand.replace("stages: 3,", f"stages: 3, after: [{names}],")
+    found, wanted = planned(tmp_path, text), planned(tmp_path, by_hand)
+    assert replace(found, wall_seconds=0.0) == replace(wanted, wall_seconds=0.0)
+    assert sum(run.repeat for run in found.runs) == 2 + 16 + 1
 
 
 def test_stages_start_anew_each_time(tmp_path: Path) -> None:
@@ -465,6 +491,17 @@ BAD = [
     (MODELLED.replace("stages: 3", "stages: 3, train: {epochs: 1}"), "train.steps"),
     (MODELLED.replace("name: second", "name: long"), "used twice"),
     (MODELLED.replace("Qwen/Qwen2-0.5B", "Qwen/Qwen2-0.5"), "run 'long'"),
+    (
+        varied("{rank: [8, 16]}"),
+        "'rank' is no key of a job, such as method.rank; write method.rank",
+    ),
+    (varied("{method.rank: 8}"), "needs a list of values, such as .1, 2.; it is 8"),
+    (varied("{method.rank: []}"), "empty list"),
+    (varied("[8, 16]"), "vary must name keys"),
+    (varied("{method.rank: [8, 8]}"), "has 8 twice; write repeat: 2"),
+    (varied("{method.rank: [8, -1]}"), "rank -1.': method.rank: -1 must be"),
+    (varied("{seed: [1]}").replace("name: long", "name: short"), "two runs are called 'short'"),
+    (varied(str({"seed": [*range(1001)]})), "at most 2,000 are planned"),
 ]
 
 

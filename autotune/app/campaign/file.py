@@ -63,6 +63,8 @@ class _Layer:
     part: str
     groups: tuple[PartSection, ...]
     paths: tuple[KeyPath, ...]  # of each layer's job keys in the document
+    written: str = ""  # the run's name in the file, of which this may be one variant
+    varied: Mapping[str, Any] = field(default_factory=dict)  # dotted keys of this variant
 
 
 def load_campaign(
@@ -83,7 +85,11 @@ def load_campaign(
     name_devices(document.values)
     document = overridden(document, Overrides(gpus, price))
     file = checked_as(document, CampaignFile)
-    layers = list(_layers(file))
+    layers = [
+        replace(layer, section=own, written=layer.section.name, varied=varied)
+        for layer in _layers(file)
+        for own, varied in layer.section.variants()
+    ]
     names = _names(layers, document.name)
     after = _order(layers, names, document.name)
     return _resolved(document, file, layers, after, path)
@@ -135,11 +141,13 @@ def _named(run: RunSection, group: str, index: int) -> RunSection:
 def _names(layers: Sequence[_Layer], where: str) -> dict[str, list[int]]:
     """What `after` may name -> the runs it stands for. Raises InputError for a name used twice."""
     found: dict[str, list[int]] = {}
+    places: dict[str, KeyPath] = {}
     for index, layer in enumerate(layers):
-        if layer.section.name in found:
-            msg = f"{where}: two runs are called {shown(layer.section.name)}"
-            raise InputError(msg, "give each its own name, or write repeat: N for equal runs")
-        found[layer.section.name] = [index]
+        for name in dict.fromkeys((layer.written, layer.section.name)):
+            if places.setdefault(name, layer.paths[-1]) != layer.paths[-1]:
+                msg = f"{where}: two runs are called {shown(name)}"
+                raise InputError(msg, "give each its own name, or write repeat: N for equal runs")
+            found.setdefault(name, []).append(index)
     groups: dict[str, list[int]] = {}
     owner: dict[str, int] = {}
     for index, layer in enumerate(layers):
@@ -327,6 +335,13 @@ class _Jobs:
                 for key, line in self._document.lines.items()
                 if key[: len(path)] == path and key[len(path) :][:1] and key[len(path)] in stated
             }
+        for dotted, value in layer.varied.items():
+            *sections, key = dotted.split(".")
+            lines.pop((*sections, key), None)
+            own = {key: copy.deepcopy(value)}
+            for section in reversed(sections):
+                own = {section: own}
+            _merge(values, own)
         values["hardware"] = copy.deepcopy(self._document.values["hardware"])
         name = f"{self._document.name}, run {shown(layer.section.name)}"
         return Document(values, name, lines)

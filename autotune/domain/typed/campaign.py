@@ -6,12 +6,15 @@ comes from its part, its phase or the campaign; only the merged job is checked a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from autotune.domain.errors import InputError
 from autotune.domain.typed.hardware import HardwareSection  # noqa: TC001 - pydantic reads it
+from autotune.domain.typed.other_words import UNPRICED, typed_here
 from autotune.domain.typed.values import (
     MAX_DEVICES,
     Knobs,
@@ -27,6 +30,9 @@ from autotune.domain.typed.values import (
     whole,
 )
 from autotune.domain.units import HOUR_S, parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MOST_REPEATS, MOST_STAGES, MOST_RUNS = 1000, 100, 2000
 MOST_HOURS = 1e6
@@ -75,16 +81,66 @@ class JobKeys(Section):
 JOB_KEYS = tuple(JobKeys.model_fields)
 
 
+def _varied(value: object) -> object:
+    """Dotted keys of a job with the values that each takes; sections may be mappings too."""
+    if not isinstance(value, dict):
+        refuse("vary must name keys of the job with lists, such as {method.rank: [8, 16]}")
+    found: dict[str, tuple[Any, ...]] = {}
+    waiting = [(str(key), values) for key, values in value.items()]
+    while waiting:
+        key, values = waiting.pop(0)
+        if isinstance(values, dict) and values:
+            waiting = [(f"{key}.{inner}", each) for inner, each in values.items()] + waiting
+            continue
+        if not isinstance(values, list) or not values:
+            what = "an empty list" if values == [] else shown(values)
+            refuse(f"vary: {key[:80]} needs a list of values, such as [1, 2]; it is {what}")
+        twice = next((each for n, each in enumerate(values) if each in values[:n]), None)
+        if twice is not None:
+            refuse(f"vary: {key[:80]} has {shown(twice)} twice; write repeat: 2 for equal runs")
+        if not _is_unpriced(key) and key.partition(".")[0] not in JOB_KEYS:
+            meant = typed_here(key).removeprefix("--set ").partition("=")[0]
+            known = f"; write {meant}" if meant.partition(".")[0] in JOB_KEYS else ""
+            refuse(f"vary: {shown(key)} is no key of a job, such as method.rank{known}")
+        found[key] = tuple(values)
+    return found
+
+
+def _is_unpriced(key: str) -> bool:
+    return key.rpartition(".")[2].casefold() in UNPRICED
+
+
 class RunSection(JobKeys):
     """One run, or several of the same kind."""
 
     name: Text = ""  # where none is stated: of its part or phase, with a number
     repeat: Annotated[int, whole(1, MOST_REPEATS)] = 1
+    # Every combination is a run; of what moves no price, such as the learning rate, one more alike.
+    vary: Annotated[dict[str, tuple[Any, ...]], BeforeValidator(_varied)] = Field(
+        default_factory=dict
+    )
     stages: Annotated[int, whole(1, MOST_STAGES)] = 1  # its steps are trained in so many starts
     after: Names = ()
     priority: Priority | None = None
     expected_fraction: Fraction | None = None  # of its steps, with early stopping
     hours: Hours | None = None  # of one run, on one machine
+
+    @property
+    def count(self) -> int:
+        """Runs in all."""
+        return self.repeat * prod(len(values) for values in self.vary.values())
+
+    def variants(self) -> Iterator[tuple[RunSection, dict[str, Any]]]:
+        """Each combination of what varies, as a run of its own, with its keys of the job."""
+        priced = {key: each for key, each in self.vary.items() if not _is_unpriced(key)}
+        alike = self.count // prod(len(values) for values in priced.values())
+        for values in product(*priced.values()):
+            said = ", ".join(
+                f"{key.rpartition('.')[2]} {each}" for key, each in zip(priced, values, strict=True)
+            )
+            name = f"{self.name} ({said})" if said else self.name
+            own = {"name": name, "repeat": alike, "vary": {}}
+            yield self.model_copy(update=own), dict(zip(priced, values, strict=True))
 
 
 class StatedGroup(Section):
@@ -159,8 +215,8 @@ class CampaignFile(Section):
             refuse("state phases or runs, not both; a phase holds runs")
         if not self.phases and not self.runs:
             refuse("the campaign is empty: state phases, or runs")
-        count = sum(run.repeat for run in self.runs) + sum(
-            run.repeat for phase in self.phases for part in (phase, *phase.parts)
+        count = sum(run.count for run in self.runs) + sum(
+            run.count for phase in self.phases for part in (phase, *phase.parts)
             for run in part.runs
         )  # fmt: skip
         if count > MOST_RUNS:
