@@ -288,3 +288,5 @@ def test_lists_and_the_trainers_words_are_read_as_people_type_them(tmp_path: Pat
     job = load(tmp_path, MINIMAL, set_values=typed)
     assert job.method.targets == ("q_proj", "v_proj")
     assert job.lock["optimizer"] == "adamw_bnb_8bit"
+    quoted = load(tmp_path, MINIMAL, set_values={"method.targets": """["q_proj", 'v_proj']"""})
+    assert quoted.method.targets == job.method.targets

@@ -269,10 +269,10 @@ def _price_number(text: str) -> float:
 
 
 def _names(value: object) -> object:
-    """A list of names may be typed as one text with commas, in brackets or without."""
+    """A list of names may be typed as one text with commas, in brackets, in quotes or without."""
     if isinstance(value, str):
         value = re.sub(r"^\s*\[(.*)\]\s*$", r"\1", value)
-        return [part.strip() for part in value.split(",") if part.strip()]
+        return [part.strip(" \t\"'") for part in value.split(",") if part.strip()]
     return value
 
 
