@@ -59,7 +59,7 @@ def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
 
 SWITCHES = (
     "autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant", "own_model",
-    "kbit_prepared", "saves_as_loaded",
+    "kbit_prepared", "saves_as_loaded", "no_moments",
 )  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
@@ -71,8 +71,10 @@ TRL_TILES_PAIRS_FROM = (1, 15)
 # accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
 # Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
 REGIONAL_SINCE = (1, 6)
-# Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
-NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
+# Before, transformers loaded fp32 unless `torch_dtype` said otherwise; since then as it is stored.
+# Source: transformers modeling_utils.py: 4.57.1 `_get_dtype`, torch's default dtype where none is
+# given; 5.23 from_pretrained, "auto" there.
+LOADS_AS_STORED_FROM = (5,)
 # Classes without `_supports_flash_attn` in transformers 5.23; gpt_oss's sinks need another kernel.
 NO_FLASH = frozenset({"gpt_oss", "bloom", "mpt", "codegen", "xglm"})
 # Model types of decoders of text that Liger 0.8.5 patches; any other it leaves as it is.
@@ -171,8 +173,9 @@ def find_software(spec: object) -> Software:
     checkpointed, torch's `use_reentrant`; not stated: as transformers has it), `own_model` (true
     for model code of one's own: then the loss of a loop of one's own is `native`, torch's
     cross-entropy on the logits as they come), `kbit_prepared` (true where the base went through
-    PEFT's `prepare_model_for_kbit_training`: what is not quantised stays in fp32) and
-    `saves_as_loaded` (true where what trains whole keeps the dtype it was loaded in). Raises
+    PEFT's `prepare_model_for_kbit_training`: what is not quantised stays in fp32),
+    `saves_as_loaded` (true where what trains whole keeps the dtype it was loaded in) and
+    `no_moments` (true of an optimizer whose states take next to nothing of the device). Raises
     InputError.
     """
     if spec is None:

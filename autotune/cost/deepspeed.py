@@ -82,7 +82,8 @@ def state_bytes(job: Job, columns: Columns, moments_8bit: float) -> FloatArray:
     """
     own = _moment_bytes(job, columns)
     moments = np.where(columns.equals("optimizer", "adamw_bnb_8bit"), moments_8bit, own)
-    moments = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, moments)
+    paged = columns.equals("optimizer", "paged_adamw_8bit") | job.software.no_moments
+    moments = np.where(paged, 0.0, moments)
     return master_bytes(job, columns) + moments
 
 

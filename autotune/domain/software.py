@@ -16,6 +16,16 @@ LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fus
 # upcast logits and so copy them; from 4.50 the labels are shifted instead.
 # Source: modeling_llama.py and loss/loss_utils.py of those releases.
 LOSS_COPIES_FROM, LOSS_COPIES_UNTIL = (4, 46), (4, 50)
+# Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
+NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
+# The release of transformers from which on a class has it; before, attention was written out there.
+# Classes that came with it, or called torch's kernel by themselves (falcon), are not listed.
+# Source: transformers 4.35 to 4.49, models/*/modeling_*.py, `_supports_sdpa = True`.
+SDPA_FROM: dict[str, Version] = {
+    "llama": (4, 36), "gpt_bigcode": (4, 36), "mistral": (4, 37), "mixtral": (4, 37),
+    "phi": (4, 39), "stablelm": (4, 39), "gpt2": (4, 42), "gpt_neox": (4, 42), "phi3": (4, 45),
+    "opt": (4, 46),
+}  # fmt: skip
 # Tokens and vocabulary width of a tile of TRL's chunked loss: trl 1.16 kernels/chunked_logprob.py.
 TILE_TOKENS, TILE_VOCABULARY = 4096, 8192
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
@@ -97,6 +107,8 @@ class Software:
     recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
     # the optimizer steps on each gradient as the backward makes it (torchtune's optimizer_in_bwd)
     steps_in_backward: bool = field(default=False, metadata=LATER)
+    # the optimizer's states take next to nothing of the device: paged out, factored, or none
+    no_moments: bool = field(default=False, metadata=LATER)
     # gradients are reduced after every micro-step, not after the last alone (sync_each_batch)
     syncs_each_batch: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
@@ -108,6 +120,12 @@ class Software:
     # what trains whole beside adapters keeps the dtype it was loaded in, as PEFT leaves it; False:
     # the trainer casts it to that of the adapters
     saves_as_loaded: bool = field(default=False, metadata=LATER)
+
+    def has_sdpa(self, family: str) -> bool:
+        """Whether the class of a model calls torch's attention, in the code that runs."""
+        own = self.stack != "hf" or self.own_model or self.kernels == "unsloth"
+        since = None if own else SDPA_FROM.get(family)
+        return family not in NO_SDPA and (since is None or self.transformers >= since)
 
     @property
     def recomputes_reentrantly(self) -> bool:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from autotune.catalog.software import (
     LIGER_FAMILIES,
     NO_FLASH,
-    NO_SDPA,
     REGIONAL_SINCE,
     TRL_CHUNKS_FROM,
 )
@@ -274,7 +273,7 @@ def family_has_kernel(job: Job, _offer: Offer, attention: str) -> bool:
     """Whether the model's class offers the attention."""
     model = job.model
     if attention == "sdpa":
-        return not model.attention_softcap and model.family not in NO_SDPA
+        return not model.attention_softcap and job.software.has_sdpa(model.family)
     if attention in FLASH:
         return model.family not in NO_FLASH and model.position != "alibi"
     return True

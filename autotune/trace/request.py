@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOW = ("bf16", "fp16")
 LOSSES = ("upcast", "upcast_copy", "chunked")  # those that the trace can run
+NO_STATES = "paged_adamw_8bit"  # an optimizer without states on the device, to the trace
 STACKED_EXPERTS_FROM = (5, 0)  # transformers whose experts are one parameter of a layer
 TRUST = "--trust-remote-code"
 
@@ -91,7 +92,7 @@ def request_for(
         saved_dtype=_saved_dtype(job, config),
         attention="sdpa" if config.attention in FLASH else config.attention,
         activation_checkpointing=config.activation_checkpointing,
-        optimizer=config.optimizer,
+        optimizer=NO_STATES if software.no_moments else config.optimizer,
         rank=method.rank if method.is_lora else 0,
         targets=method.targets,
         dropout=method.dropout,

@@ -184,9 +184,13 @@ def _tune_method(keys: Keys, parsed: Parsed) -> None:
     )  # fmt: skip
 
 
+_METAS_OWN = "original"  # where Meta's repositories have their own format, inside of the checkpoint
+
+
 def _model_in(folder: str) -> str:
     """What the folder of a checkpoint is called after, where it is on another machine."""
-    name = PurePosixPath(folder).name
+    path = PurePosixPath(folder)
+    name = path.parent.name if path.name == _METAS_OWN else path.name
     known = next((each for each in (name, name.removesuffix("-Instruct")) if is_known(each)), None)
     return folder if known is None or Path(folder[:1000]).is_dir() else known
 

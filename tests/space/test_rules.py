@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from autotune.catalog.software import NO_FLASH, NO_SDPA
+from autotune.app.job.evidence import complete_config
+from autotune.catalog.software import NO_FLASH, find_software
 from autotune.domain.config import EIGHT_BIT, Config
 from autotune.domain.job import Lengths, Method, Origin
+from autotune.domain.software import NO_SDPA, SDPA_FROM
 from autotune.space.rules import RULES, violations
 
 
@@ -405,3 +407,28 @@ def test_flash_attention_3_needs_its_package_and_a_hopper_gpu(
     job = build.job(build.offer(device), software=build.software(**software))
     own = config(attention="flash_attention_3", packing="on")
     assert (violations(job, job.offers[0], own) == []) == valid
+
+
+@pytest.mark.parametrize(
+    ("software", "attention"),
+    [
+        ({"transformers": "4.35.2"}, "eager"),
+        ({"transformers": "4.36.0"}, "sdpa"),
+        ({"transformers": "4.35.2", "kernels": "unsloth"}, "sdpa"),
+        ({"transformers": "4.35.2", "trainer": "litgpt"}, "sdpa"),
+        (None, "sdpa"),
+    ],
+)
+def test_torchs_attention_came_to_a_class_with_a_release(
+    build: Any, software: Any, attention: str
+) -> None:
+    job = replace(build.job(), software=find_software(software))
+    assert job.model.family == "llama"
+    stated = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    assert complete_config(stated, job, job.offers[0]).attention == attention
+    found = violations(job, job.offers[0], config(attention="sdpa"))
+    assert bool(found) is (attention == "eager")
+
+
+def test_classes_that_never_had_torchs_attention_are_listed_once() -> None:
+    assert not NO_SDPA & SDPA_FROM.keys()

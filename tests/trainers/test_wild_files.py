@@ -12,6 +12,7 @@ from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from autotune.trace.request import request_for
 from autotune.trainers.registry import detect
 from tests.strangers import command, warnings
 
@@ -767,3 +768,57 @@ Trainer(model=model, args=args, train_dataset=rows).train()
     reward = script.replace("import RewardConfig", "import RewardConfig, RewardTrainer")
     reward = reward.replace("Trainer(model", "RewardTrainer(model")
     assert job(tmp_path / "sft.py", reward).objective == "reward"
+
+
+@pytest.mark.parametrize(
+    ("optim", "holds"), [("adamw_torch", True), ("paged_adamw_32bit", False), ("adafactor", False)]
+)
+def test_paged_and_factored_states_take_none_of_the_device(
+    tmp_path: Path, optim: str, holds: bool
+) -> None:
+    text = AXOLOTL + f"optimizer: {optim}\nbf16: true\n"
+    stated = job(tmp_path / "a.yml", text)
+    found = estimate(stated, fidelity="formula").row.memory_bytes.optimizer
+    two = 2.0 * 2.0 * 494_032_768  # of Qwen2.5-0.5B, in 16 bit
+    assert found >= two if holds else found < 0.05 * two
+    assert stated.software.no_moments is not holds
+    other = job(tmp_path / "a.yml", text, optimizer="adamw_torch_fused")
+    assert other.software.no_moments is False
+
+
+def test_the_traced_step_holds_no_states_either(tmp_path: Path) -> None:
+    found = job(tmp_path / "a.yml", AXOLOTL + "optimizer: adafactor\nbf16: true\n")
+    assert request_for(found, found.today, 512).optimizer == "paged_adamw_8bit"
+
+
+def test_metas_own_folder_inside_of_a_checkpoint_is_none_of_its_name(tmp_path: Path) -> None:
+    text = TUNE.replace("Llama-3.2-1B-Instruct}", "Llama-3.2-1B-Instruct/original/}")
+    assert job(tmp_path / "a.yaml", text).model.name == job(tmp_path / "b.yaml", TUNE).model.name
+
+
+PREFERENCES = """\
+from transformers import AutoModelForCausalLM
+from trl import DPOConfig, DPOTrainer
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B"%s)
+args = DPOConfig(output_dir="out", max_steps=10)
+DPOTrainer(model=model, args=args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("trl", "transformers", "dtype", "expected"),
+    [
+        ("0.16.0", "4.50.0", "", ("32bit", "fp32", "none")),
+        ("0.16.0", "4.50.0", ", torch_dtype=torch.bfloat16", ("16bit", "bf16", "none")),
+        ("0.20.0", "4.50.0", "", ("32bit", "bf16", "none")),
+        ("0.22.2", "4.50.0", "", ("32bit", "bf16", "full")),
+        ("1.14.0", "5.10.0", "", ("16bit", "bf16", "full")),
+    ],
+)
+def test_a_stated_release_brings_its_own_defaults(
+    tmp_path: Path, trl: str, transformers: str, dtype: str, expected: tuple[str, ...]
+) -> None:
+    versions = {"software.trl": trl, "software.transformers": transformers}
+    found = job(tmp_path / "a.py", PREFERENCES % dtype, **versions)
+    now = found.today
+    assert (found.method.base, now.precision, now.activation_checkpointing) == expected

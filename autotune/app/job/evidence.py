@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from autotune.app.hardware.offers import offer_of
 from autotune.catalog.devices import find_device, find_machine
 from autotune.catalog.files import kept_at_home
-from autotune.catalog.software import NO_SDPA
 from autotune.domain.config import KNOBS, Config
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Batch
@@ -272,7 +271,7 @@ def complete_config(stated: Mapping[str, KnobValue], job: Job, offer: Offer) -> 
     """
     micro, accumulation = _split(stated, job.global_batch_size, offer.count)
     every = int(stated.get("checkpoint_every_steps", SAVE_STEPS))
-    own = job.model.family in NO_SDPA  # code of the family's own, as written out
+    own = not job.software.has_sdpa(job.model.family)  # its own code, as written out
     knobs: dict[str, KnobValue] = {
         "micro_batch_size": micro,
         "gradient_accumulation_steps": accumulation,

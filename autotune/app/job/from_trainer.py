@@ -20,13 +20,13 @@ from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_saved, fill_targets
 from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.models import stored_by_name
-from autotune.catalog.software import SWITCHES
+from autotune.catalog.software import SWITCHES, find_software
 from autotune.domain.config import KNOBS, NEVER_STEPS, PLAIN, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
-from autotune.trainers.hf.adapter import fill_base
+from autotune.trainers.hf.adapter import as_released, fill_base
 from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
@@ -70,7 +70,8 @@ def completed(
     overrides = _with_counts(parsed, overrides)
     _ask_for(parsed, overrides, origin, name)
     _name_base(parsed, overrides, name)
-    fill_base(parsed, origin.syntax, origin.text)
+    fill_base(parsed, origin.syntax, origin.text, _release("transformers", overrides))
+    as_released(parsed, _release("trl", overrides))
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
     fill_saved(parsed, model, Path(origin.path).parent)
@@ -102,6 +103,7 @@ def completed(
         parsed.note(
             OFFLOAD, parsed.knobs[OFFLOAD], "as the file has it; left where it fits without"
         )
+    parsed.no_moments = parsed.no_moments and "optimizer" in locked  # else another was asked for
     _hint_software(parsed, values)
     values["hardware"] = []
     values.setdefault("name", _job_name(values, origin))
@@ -131,6 +133,12 @@ def _split_total(parsed: Parsed, devices: int) -> None:
 def _job_name(values: dict[str, Any], origin: Origin) -> str:
     stem = Path(origin.path).stem if origin.path else Path(str(values.get("model"))).name
     return stem[:100] or "job"
+
+
+def _release(package: str, overrides: Overrides) -> tuple[int, ...] | None:
+    """The version of a package that the user states beside the file; None where nobody does."""
+    stated = overrides.set_values.get(f"software.{package}")
+    return None if stated is None else getattr(find_software({package: stated}), package)
 
 
 def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:

@@ -271,7 +271,8 @@ def _state_bytes(
     eight = 2.0 * STATE_BYTES_8BIT * (trainable - embedding) + 8.0 * embedding
     small: BoolArray = columns.equals("optimizer", "adamw_bnb_8bit")
     states = np.where(small, eight, 2.0 * trained)
-    states = np.where(columns.equals("optimizer", "paged_adamw_8bit"), 0.0, states)
+    paged = columns.equals("optimizer", "paged_adamw_8bit") | job.software.no_moments
+    states = np.where(paged, 0.0, states)
     masters = trainable * deepspeed.state_bytes(job, columns, 2.0 * STATE_BYTES_8BIT)
     return np.where(deepspeed.runs(columns), masters, states)
 

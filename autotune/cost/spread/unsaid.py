@@ -33,7 +33,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.datasets import SHORT_ROWS, published
-from autotune.catalog.software import REQUIRED, load_software, loss_kind
+from autotune.catalog.software import (
+    LOADS_AS_STORED_FROM,
+    REQUIRED,
+    load_software,
+    loss_kind,
+)
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns
 from autotune.cost.constants import constants
@@ -62,10 +67,6 @@ TARGETS = ((ALL_LINEAR,), (ATTENTION,), ("q_proj", "v_proj"))
 BASE, SHARDING = "method.base", "sharding"
 MEMORY_ALONE = frozenset({BASE, SHARDING})  # facts of which a step's range takes no notice
 TIME_ALONE = frozenset({"attention"})  # and the chance of fitting
-# Before, transformers loaded fp32 unless `torch_dtype` said otherwise; since then as it is stored.
-# Source: transformers modeling_utils.py: 4.57.1 `_get_dtype`, torch's default dtype where none is
-# given; 5.23 from_pretrained, "auto" there.
-LOADS_AS_STORED_FROM = (5,)
 LOADS_BY_ITSELF = frozenset({"", "trl"})  # what drives the Trainer and leaves loading to its user
 
 
@@ -245,9 +246,10 @@ def _steps_s(asked: Sequence[tuple[Job, Columns]]) -> list[FloatArray]:
     return [found[place] for place in range(len(asked))]
 
 
-def _attention(job: Job, columns: Columns) -> Iterator[Value]:  # noqa: ARG001 - one signature
+def _attention(job: Job, columns: Columns) -> Iterator[Value]:
     flash = columns.device("compute_capability") >= FLASH_CAPABILITY
-    for value, can in (("eager", True), ("sdpa", True), ("flash_attention_2", flash)):
+    sdpa = job.software.has_sdpa(job.model.family)
+    for value, can in (("eager", True), ("sdpa", sdpa), ("flash_attention_2", flash)):
         yield value, can & ~columns.equals("attention", value)
 
 

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
+from autotune.catalog.software import LOADS_AS_STORED_FROM
 from autotune.domain.config import YES, ZERO_STAGE
 from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import PADS
@@ -122,10 +123,17 @@ def base_of_adapter(stated: str | None, parsed: Parsed) -> str | None:
 _OWN_COMMAND = re.compile(r"(?:^|[\s/])trl\s+[a-z]")  # trl sft ..., not a program of the user's
 
 
-def fill_base(parsed: Parsed, syntax: str, text: str) -> None:
+# A script in which no weight gets a dtype: transformers alone says what it loads.
+_SPEAKS_OF_DTYPES = re.compile(r"dtype|float|half|bf16_?true|quantization")
+
+
+def fill_base(
+    parsed: Parsed, syntax: str, text: str, transformers: tuple[int, ...] | None = None
+) -> None:
     """What TRL loads the weights in where its arguments state no dtype: fp32.
 
     A script that is started may load them by itself, and so may a program with words of its own.
+    transformers: the release that is stated; before 5 it gives a script fp32 that asks for nothing.
     DeepSpeed makes 16 bit of what was loaded.
     Source: trl 1.16 trainer/model_config.py (dtype) and trainer/utils.py create_model_from_path,
     "float32"; before, None, which transformers 4 took for fp32; deepspeed 0.18.9 runtime/engine.py
@@ -134,13 +142,44 @@ def fill_base(parsed: Parsed, syntax: str, text: str) -> None:
     method = parsed.values.get("method", {})
     known = method.get("base") or method.get("kind") == "qlora"
     own = syntax in {"yaml", "json"} or (syntax != "python" and _OWN_COMMAND.search(text))
-    if known or not (parsed.by_name or (parsed.loads and own)):
+    silent = syntax == "python" and parsed.trainer in {"hf", "trl"} and "from_pretrained" in text
+    silent = silent and not _SPEAKS_OF_DTYPES.search(text)
+    wide = silent and transformers is not None and transformers < LOADS_AS_STORED_FROM
+    if known or not (parsed.by_name or (parsed.loads and own) or wide):
         return
     if stored_by_name(str(parsed.values["model"])) or parsed.meaning.get("sharding") in ZERO_STAGE:
         return
     parsed.part("method", base="32bit")
     why = "dtype is not in the file; TRL's own default is float32, and bfloat16 would halve it"
+    if wide and not parsed.by_name:
+        why = (
+            "no dtype is in the script; transformers before 5 loads fp32, and 16 bit would halve it"
+        )
     parsed.note("method.base", "32bit", why)
+    if parsed.trainer == "hf" and "precision" not in parsed.meaning:
+        parsed.defaults["precision"] = "fp32"  # Trainer's own bf16 and fp16 are off
+
+
+# Arguments of TRL's trainers ask for bf16 from one release on, and recompute from another; before,
+# only where they are told. Source: trl 0.18 to 0.23, trainer/sft_config.py and dpo_config.py.
+TRL_MIXED_FROM, TRL_RECOMPUTES_FROM = (0, 19), (0, 22)
+
+
+def as_released(parsed: Parsed, trl: tuple[int, ...] | None) -> None:
+    """What the arguments leave to a release of TRL that the user states."""
+    if parsed.trainer != "trl" or trl is None:
+        return
+    left = []
+    if trl < TRL_RECOMPUTES_FROM and "activation_checkpointing" not in parsed.knobs:
+        parsed.defaults["activation_checkpointing"] = "none"
+        left.append(("activation_checkpointing", "none"))
+    if trl < TRL_MIXED_FROM and "precision" not in parsed.knobs:
+        parsed.defaults.pop("precision", None)
+        if parsed.values.get("method", {}).get("base") == "32bit":
+            parsed.defaults["precision"] = "fp32"
+            left.append(("precision", "fp32"))
+    for knob, value in left:
+        parsed.note(knob, value, f"not in the file; the default of TRL {'.'.join(map(str, trl))}")
 
 
 def fill_adapter(parsed: Parsed, stated: dict[str, Any]) -> None:

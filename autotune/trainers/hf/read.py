@@ -8,6 +8,7 @@ spellings since transformers 4.40 are read. Source: training_args.py of transfor
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import NEVER_STEPS, hub_attention
@@ -308,14 +309,27 @@ def read_optimizer(keys: Keys, parsed: Parsed, own: Words = WORDS) -> None:
 # Optimizers whose states are smaller or larger than AdamW's, or that do other work: how far their
 # run may lie from AdamW's. Assumptions: Lion keeps one moment of two, Adafactor nearly none, Muon
 # one and some matrix products.
-_OTHER_OPTIMIZER_SD = (0.10, 0.25)
+_OTHER_OPTIMIZER_SD, _NO_MOMENTS_SD = (0.10, 0.25), (0.10, 0.10)
+# Their states take next to nothing of the device. bitsandbytes allocates those of its paged ones in
+# unified memory, outside torch's allocator, from which the driver evicts what does not fit;
+# Adafactor without a first moment keeps a row and a column of each matrix, and SGD without momentum
+# nothing. Source: bitsandbytes 0.50 optim/optimizer.py, get_state_buffer; transformers 5.23
+# optimization.py, Adafactor, and trainer.py, which gives it no beta1; torch.optim.SGD.
+_NO_MOMENTS = re.compile(r"(?:.*\.)?(?:paged_?\w+|adafactor|sgd)", re.IGNORECASE)
 
 
 def keep_optimizer(parsed: Parsed, key: str, stated: str) -> None:
     """An optimizer that no knob has: it stays, is counted as AdamW, and widens the answer."""
+    parsed.no_moments = _NO_MOMENTS.fullmatch(stated) is not None
     why = "counted as adamw_torch_fused, which it is not"
+    spread = _OTHER_OPTIMIZER_SD
+    if parsed.no_moments:
+        why, spread = (
+            "timed as adamw_torch_fused; its states take none of the device",
+            _NO_MOMENTS_SD,
+        )
     parsed.keep("optimizer", key, stated, why)
-    parsed.uncounted.append(Uncounted(key, stated, why, *_OTHER_OPTIMIZER_SD))
+    parsed.uncounted.append(Uncounted(key, stated, why, *spread))
 
 
 _OTHERWISE = {  # values that are no switch
