@@ -42,6 +42,7 @@ def _frozen(kind: type, *, eq: bool = True, **options: Any) -> type:  # noqa: AN
     if "__eq__" in own and vars(kind).get("__hash__") is None:
         own.discard("__hash__")  # the language's mark for a class with an equality of its own
     options["frozen"] = False  # what refuses a change is added below
+    kind.__doc__ = kind.__doc__ or kind.__name__  # the language would parse a signature for it
     made: type[Any] = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(kind)
     fields = dataclasses.fields(made)
     names = tuple(field.name for field in fields)

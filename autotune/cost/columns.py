@@ -241,15 +241,14 @@ class _NoRows(dict[str, FloatArray]):
         return np.zeros(0)
 
 
-def _offer_field(offer: Offer, field: str) -> Any:  # noqa: ANN401 - device, host, count or price
-    return {
-        "device": offer.device,
-        "count": offer.count,
-        "host": offer.host,
-        "price": offer.usd_per_hour,
-        "spot": offer.interruptions_per_hour if offer.spot else 0.0,
-        "network": offer.network,
-    }[field]
+_OF_OFFER: dict[str, Callable[[Offer], Any]] = {  # columns that an offer has
+    "offer.device": attrgetter("device"),
+    "offer.count": attrgetter("count"),
+    "offer.host": attrgetter("host"),
+    "offer.price": attrgetter("usd_per_hour"),
+    "offer.spot": lambda offer: offer.interruptions_per_hour if offer.spot else 0.0,
+    "offer.network": attrgetter("network"),
+}
 
 
 def distinct(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.intp]]:
@@ -286,15 +285,15 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
     return Table(outputs_of(component, job, columns), row_of.astype(np.intp, copy=False))
 
 
-def _column(candidates: Candidates, name: str) -> tuple[list[Any], NDArray[np.intp]]:
+def _column(candidates: Candidates, name: str) -> tuple[list[Any], NDArray[np.integer[Any]]]:
     """The distinct values of a column, and which of them each candidate has."""
-    if not name.startswith("offer."):
-        return list(candidates.levels[name]), candidates.codes[name].astype(np.intp)
-    offers = candidates.levels[OFFER]
+    if name not in _OF_OFFER:
+        return list(candidates.levels[name]), candidates.codes[name]
+    offers, codes = candidates.levels[OFFER], candidates.codes[OFFER]
     if len(offers) == 1:  # without telling devices and hosts apart, which is slow
-        return [_offer_field(offers[0], name[6:])], candidates.codes[OFFER].astype(np.intp)
-    values, of_offer = distinct([_offer_field(offer, name[6:]) for offer in offers])
-    return values, of_offer[candidates.codes[OFFER]]
+        return [_OF_OFFER[name](offers[0])], codes
+    values, of_offer = distinct([_OF_OFFER[name](offer) for offer in offers])
+    return values, of_offer[codes] if len(values) > 1 else codes
 
 
 def _decode(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 
 LEFT_OUT = "LEFT-OUT"
 SHORTEST = 8  # characters of a variable that are searched for: shorter ones are words
@@ -21,7 +22,7 @@ _NAMES = (
 # Source: the forms that the services document: Hugging Face, OpenAI and Anthropic, GitHub, GitLab,
 # AWS, Google, Slack, PyPI, and W&B's 40 hexadecimal digits behind its variable (by its key).
 _KEYS = _NAMES.replace("_", "[_-]")
-_TOKEN = re.compile(
+_FORMS = (
     r"(?<![A-Za-z0-9_-])(?:(?:hf|api_org)_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}"
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
     r"|A[KS]IA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|xox[abprs]-[A-Za-z0-9-]{10,}"
@@ -43,15 +44,12 @@ _KEYED = re.compile(
     re.IGNORECASE,
 )
 _REST = re.compile(r"[A-Za-z0-9_-]*+" + _VALUE, re.IGNORECASE)  # of such a word, behind its hint
-_KEY = re.compile(_KEYS, re.IGNORECASE)
 # Every such word holds one of these, at most 80 of its characters from where it begins.
-_HINT = re.compile(r"token|key|secret|passw", re.IGNORECASE)
+_HINTS = ("token", "key", "secret", "passw")
 _REACH = 80
 _UP_TO_HINT = re.compile(r"[A-Za-z0-9_-]*\Z", re.IGNORECASE)
 _USER = r"(?P<user>[^\s/:@\"']{0,100}):(?P<word>[^\s/@\"']{1,300})@"
-_ADDRESS = re.compile(
-    r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)" + _USER, re.IGNORECASE
-)
+_ADDRESS = r"(?i)(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)" + _USER
 _LOGGED_IN = re.compile("://" + _USER)  # every such address holds it, and few texts do
 _NO_SECRETS = frozenset({"false", LEFT_OUT.casefold(), "string", "required", "optional", "secret"})
 
@@ -72,13 +70,13 @@ def without_secrets(text: str) -> tuple[str, tuple[str, ...]]:
 
     text = _without_keyed(text, names)
     if any(start in text for start in _STARTS):
-        text = _TOKEN.sub(token, text)
+        text = re.sub(_FORMS, token, text)  # compiled where there may be one, as what is below
     for name, value in _held():
         if value in text:
             names.append(name)
             text = text.replace(value, LEFT_OUT)
     if _LOGGED_IN.search(text):
-        text = _ADDRESS.sub(address, text)
+        text = re.sub(_ADDRESS, address, text)
     return text, tuple(dict.fromkeys(names))
 
 
@@ -87,15 +85,37 @@ def _held() -> list[tuple[str, str]]:
     found = [
         (name, value)
         for name, value in os.environ.items()
-        if len(value) >= SHORTEST and _KEY.fullmatch(name) and value.casefold() not in _NO_SECRETS
+        if len(value) >= SHORTEST and _is_key(name) and value.casefold() not in _NO_SECRETS
     ]
     return sorted(found, key=lambda item: -len(item[1]))
+
+
+def _is_key(name: str) -> bool:
+    """Whether a key holds a secret by its name."""
+    hinted = any(hint in name.casefold() for hint in _HINTS)
+    return hinted and re.fullmatch(_KEYS, name, re.IGNORECASE) is not None
+
+
+def _hinted(text: str) -> list[tuple[int, int]]:
+    """Where hints begin and end, in their order and whatever their case."""
+    plain = text.casefold()
+    if len(plain) != len(text):  # a letter that becomes two stays what it is
+        pairs = ((letter, letter.casefold()) for letter in text)
+        plain = "".join(own if len(own) == 1 else letter for letter, own in pairs)
+    found = []
+    for hint in _HINTS:
+        at = plain.find(hint)
+        while at >= 0:
+            found.append((at, at + len(hint)))
+            at = plain.find(hint, at + 1)
+    return sorted(found)
 
 
 def _without_keyed(text: str, names: list[str]) -> str:
     """The text without the values of keys that hold secrets, whose names are added."""
     parts, done, at = [], 0, 0
-    while found := _keyed(text, at):
+    hints = _hinted(text)
+    while found := _keyed(text, at, hints):
         at = found.end("key")
         if not _is_secret(found):
             continue
@@ -107,18 +127,16 @@ def _without_keyed(text: str, names: list[str]) -> str:
     return "".join([*parts, text[done:]])
 
 
-def _keyed(text: str, at: int) -> re.Match[str] | None:
+def _keyed(text: str, at: int, hints: list[tuple[int, int]]) -> re.Match[str] | None:
     """The first word from there on that may be a key with its value, sought where a hint is."""
-    while hint := _HINT.search(text, at):
-        if not _REST.match(text, hint.end()):
-            at = hint.start() + 1
-            continue
-        start = max(at, hint.start() - _REACH)
-        before = _UP_TO_HINT.search(text, start, hint.start())
-        for place in range(before.start() if before else start, hint.start() + 1):
-            if found := _KEYED.match(text, place):
-                return found
-        at = hint.start() + 1
+    for hint, end in hints[bisect_left(hints, (at, 0)) :]:
+        if _REST.match(text, end):
+            start = max(at, hint - _REACH)
+            before = _UP_TO_HINT.search(text, start, hint)
+            for place in range(before.start() if before else start, hint + 1):
+                if found := _KEYED.match(text, place):
+                    return found
+        at = hint + 1
     return None
 
 
@@ -126,9 +144,9 @@ def _is_secret(found: re.Match[str]) -> bool:
     mark, value = found["mark"], found["value"]
     option = found.string.endswith("--", 0, found.start())
     written = ":" in mark or "=" in mark or option
-    named = option and value.isupper() and _KEY.fullmatch(value)  # --secret HF_TOKEN: a variable
+    named = option and value.isupper() and _is_key(value)  # --secret HF_TOKEN: a variable
     known = value.casefold() in _NO_SECRETS or value.startswith("os.") or named
-    return written and not known and _KEY.fullmatch(found["key"]) is not None
+    return written and not known and _is_key(found["key"])
 
 
 def left_out_note(names: tuple[str, ...]) -> list[str]:

@@ -6,6 +6,7 @@ user's own table (`cache`). A price in the job file wins over all of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -115,15 +116,21 @@ def price_for(device_name: str, count: int = 1, *, spot: bool = False) -> Price 
     does not undercut the on-demand price that would be chosen.
     """
     cached = cached_prices()
-    usable = [_scaled(price, count, spot=spot) for price in _offered(cached, device_name, spot)]
-    if spot:
-        ondemand = price_for(device_name, count)
-        usable = [p for p in usable if ondemand is None or p.usd_per_hour < ondemand.usd_per_hour]
-    own = [price for price in usable if price.own]
+    rows = _offered(cached, device_name, spot)
+    ondemand = price_for(device_name, count) if spot else None
+    most = math.inf if ondemand is None else ondemand.usd_per_hour
+
+    def usable(rows: Iterable[Price]) -> list[Price]:
+        scaled = (_scaled(price, count, spot=spot) for price in rows)
+        return [price for price in scaled if price.usd_per_hour < most]
+
+    own = usable(price for price in rows if price.own)
     if own:
         return _cheapest([price for price in own if not price.scaled_from] or own)
-    sold = [price for price in usable if not price.scaled_from]
-    return _preferred(cached, sold) or _preferred(cached, _share_of(usable, device_name, count))
+    sold = usable(price for price in rows if count in sizes_of(price))
+    return _preferred(cached, sold) or _preferred(
+        cached, _share_of(usable(rows), device_name, count)
+    )
 
 
 def sold_counts(

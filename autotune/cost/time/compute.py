@@ -60,6 +60,7 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     c = constants()
     terms = step_terms(job, columns)
     outputs = terms.seconds(c)
+    gain = _unmeasured_gain(job, columns, outputs["micro_step_s"])
     factor = offset_factor(job, columns)
     for name in ("micro_step_s", "compute_s", "bandwidth_s", "launch_s"):
         outputs[name] = outputs[name] * factor
@@ -75,7 +76,7 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
     outputs["unseen_device"] = unseen_device(columns)
-    outputs["unmeasured_gain"] = _unmeasured_gain(job, columns, terms)
+    outputs["unmeasured_gain"] = gain
     return Later(outputs, SPREADS, lambda: _spreads(job, columns, terms))
 
 
@@ -101,8 +102,8 @@ def _scored_s(job: Job, columns: Columns) -> FloatArray:
     return forward * (job.work.scored / min(job.work.scored, job.work.sequences))
 
 
-def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray:
-    """[rows] micro-step without the gain that nobody measured, over the micro-step; at least 1.
+def _unmeasured_gain(job: Job, columns: Columns, expected_s: FloatArray) -> FloatArray:
+    """[rows] micro-step without the gain that nobody measured, over the expected; at least 1.
 
     The pessimistic end of torch.compile is that it removes nothing, while what it does to the
     attention kernel is certain; that of fp8 is that it multiplies no faster,
@@ -113,12 +114,12 @@ def _unmeasured_gain(job: Job, columns: Columns, terms: StepTerms) -> FloatArray
     if job.method.is_lora:
         unmeasured |= deepspeed.casts(columns) & columns.equals("adapter_dtype", "fp32")
     unknown = ~compile_is_known(job, columns) | unmeasured
-    if not unknown.any():
-        return np.ones(columns.rows)
-    slowest = step_terms(job, columns, compiled=False, narrow=False)
-    plain = slowest.seconds(constants())["micro_step_s"]
-    expected = terms.seconds(constants())["micro_step_s"]
-    return np.where(unknown, np.maximum(plain / expected, 1.0), 1.0)
+    gain: FloatArray = np.ones(columns.rows)
+    if unknown.any():
+        slowest = step_terms(job, columns.where(unknown), compiled=False, narrow=False)
+        plain_s = slowest.seconds(constants())["micro_step_s"]
+        gain[unknown] = np.maximum(plain_s / expected_s[unknown], 1.0)
+    return gain
 
 
 COMPONENT = Component("compute", READS, with_doubt(price_compute))
