@@ -13,8 +13,8 @@ from autotune.app.compare.compare import compare
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
-from autotune.app.whatif.changes import more_devices
-from autotune.app.whatif.relaxations import _climbing, relaxations
+from autotune.app.whatif.changes import climbing, more_devices
+from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.catalog.prices.prices import price_for
 from autotune.cost.memory.component import peak_instant
@@ -338,8 +338,8 @@ def test_a_cheaper_machine_that_is_late_is_short_of_the_limit(tmp_path: Path) ->
 def test_a_ladder_without_rungs_is_no_obstacle(tmp_path: Path) -> None:
     """Eight devices are as many as a host holds, so there is no rung of more of them."""
     one = Edit(lambda question: question, "shorter", changes="quality")
-    assert _climbing((), (one,)) == (one,)
-    assert _climbing((one,), ()) == (one,)
+    assert climbing((), (one,)) == (one,)
+    assert climbing((one,), ()) == (one,)
     path = tmp_path / "own.yaml"
     path.write_text(
         "base_model: meta-llama/Llama-3.1-8B\ndatasets:\n  - path: own/rows\n    type: completion\n"

@@ -130,6 +130,10 @@ def test_what_would_fit_is_not_held_to_a_micro_batch_that_was_assumed(capsys: Ca
     as_lora = "LoRA rank 16, not full fine-tuning"
     assert as_lora in {each["change"] for each in found["relaxations"]}
     assert as_lora not in {each["change"] for each in stated["relaxations"]}  # shorter rows as well
+    (smaller,) = answer(capsys, *argv[:4], "lora", *argv[5:], "--gpu", "4090", leaves_with=3)[
+        "relaxations"
+    ]  # where that is all that it takes, nothing else is told
+    assert smaller["config"]["micro_batch_size"] == 1
     first = {each["kind"]: each for each in reversed(found["relaxations"])}
     for each in first.values():
         machine = [] if each["kind"] == "machine" else ["--gpu", "l40s"]

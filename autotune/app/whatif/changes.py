@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ Rungs = tuple["QuestionEdit", ...]
 SHORTEST = 64  # tokens; rows shorter than this train nothing useful
 LOWEST_RANK = 4
 MOST_RUNGS = 3
+PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MOST_DEVICES = 3  # of which more pieces are tried
 
 
@@ -262,3 +264,18 @@ def shorter(job: Job, max_length: int) -> Job:
         maximum=min(job.lengths.maximum, max_length),
     )
     return replace(job, max_length=max_length, lengths=lengths)
+
+
+def host_lacks(bill: Bill) -> list[str]:
+    """What hosts have too little of, under candidates that a device holds."""
+    lacking = {"disk": bill.disk_short_bytes, "ram": bill.ram_short_bytes}
+    held = bill.memory_violation <= 0
+    return [name for name, over in lacking.items() if bool((held & (over > 0)).any())]
+
+
+def climbing(one: Rungs, two: Rungs) -> Rungs:
+    """Pairs of rungs, the mildest of both first; the shorter ladder stays on its last."""
+    one, two = one[:PAIR_RUNGS], two[:PAIR_RUNGS]
+    if not one or not two:
+        return one or two
+    return tuple((a or one[-1]).then(b or two[-1]) for a, b in zip_longest(one, two))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations, zip_longest
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,9 @@ from autotune.app.hardware.machines import COUNTS
 from autotune.app.whatif.changes import (
     HOST_PARTS,
     Rungs,
+    climbing,
     contract_changes,
+    host_lacks,
     larger_host,
     more_devices,
     other_machines,
@@ -29,7 +31,7 @@ from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import CLOSED_FORMS, PLAIN, SPLIT
-from autotune.domain.edit import most_of
+from autotune.domain.edit import Edit, most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
 from autotune.search.selection import best_index, choosable, excess, figures, mostly_missed
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order
 _SORTS = tuple(SHOWN)
 PAIRS = 3  # shown of each sort
-PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MACHINES = 3
 OFFLOAD = "offload"
 
@@ -134,6 +135,8 @@ class _Asked:
         """All of them, in the order in which they are told."""
         if self.short_of == "disk":
             return self.of_the_disk()
+        if self.assumed and (unchanged := self._first_of([(Edit(lambda question: question),)])):
+            return tuple(unchanged)
         found = self._same_training() + self._machines() + self._contract()
         distinct = {(each.change, each.duration_s): each for each in found}.values()
         ordered = sorted(distinct, key=lambda each: (_SORTS.index(_sort(each)), self.rank(each)))
@@ -166,7 +169,7 @@ class _Asked:
         """
         if self.bill is None:
             return []
-        own = [larger_host(self.bill, name) for name in _host_lacks(self.bill)]
+        own = [larger_host(self.bill, name) for name in host_lacks(self.bill)]
         if own:
             return self._first_of((change,) for change in own)
         levers = [change for change in self.settings if change.key == OFFLOAD]
@@ -175,7 +178,7 @@ class _Asked:
             (larger_host(bill, name).then(lever),)
             for lever, bill in opened
             if bill is not None and not choosable(bill).any()
-            for name in _host_lacks(bill)
+            for name in host_lacks(bill)
         ]
         return self._first_of(found)
 
@@ -210,10 +213,10 @@ class _Asked:
             return found
         others = [*more_devices(self.question), *((change,) for change in self.settings)]
         pairs = [*combinations(ladders, 2), *((own, other) for own in ladders for other in others)]
-        found = self._first_of(_climbing(*pair) for pair in pairs)
+        found = self._first_of(climbing(*pair) for pair in pairs)
         if not found and self.settings:
             together = (all_settings(self.settings),)
-            found = self._first_of(_climbing(own, together) for own in ladders)
+            found = self._first_of(climbing(own, together) for own in ladders)
         return _soonest_of(found)
 
     def _first_of(self, ladders: Iterable[Rungs]) -> list[Relaxation]:
@@ -343,21 +346,6 @@ class _Asked:
         locked = "the locked " if name in self.pinned else ""
         states = self._states(best) if name == "sharding" else ""
         return f"{name} {value}, not {locked}{self.before[name]}" + (states and f" ({states})")
-
-
-def _host_lacks(bill: Bill) -> list[str]:
-    """What hosts have too little of, under candidates that a device holds."""
-    lacking = {"disk": bill.disk_short_bytes, "ram": bill.ram_short_bytes}
-    held = bill.memory_violation <= 0
-    return [name for name, over in lacking.items() if bool((held & (over > 0)).any())]
-
-
-def _climbing(one: Rungs, two: Rungs) -> Rungs:
-    """Pairs of rungs, the mildest of both first; the shorter ladder stays on its last."""
-    one, two = one[:PAIR_RUNGS], two[:PAIR_RUNGS]
-    if not one or not two:
-        return one or two
-    return tuple((a or one[-1]).then(b or two[-1]) for a, b in zip_longest(one, two))
 
 
 def _sort(each: Relaxation) -> str:
