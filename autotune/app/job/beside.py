@@ -22,6 +22,7 @@ from autotune.trainers.launch.config import (
     is_settings,
 )
 from autotune.trainers.registry import TRAINERS
+from autotune.trainers.unread import decides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,8 @@ _PLACES = (
     "accelerate_configs",
 )  # fmt: skip
 _STAGE = re.compile(r"(?:zero|stage|(?<![a-z])z)[-_.]?([0-3])(?!\d)")
+# What a flag that is no key of the trainer may say, or a key that a script computes: an assumption.
+FLAGS_SD = (0.15, 0.10)
 _BY_NAME_SD = (0.10, 0.15)  # buckets, and states that the file may have otherwise: an assumption
 
 
@@ -183,11 +186,16 @@ def near_file(named: str, path: Path) -> Path | None:
     """A file that another one names, relative to that one, to where we are, or to a folder above.
 
     Files of a repository name each other from its root, or from the folder that they are run in.
+    One that stands in a home or at the root of another machine is looked for by the end of its
+    name, of two words at least.
     """
     if len(named) > _LONGEST_PATH or "\0" in named or not named.strip():
         return None
-    above = [folder / named for folder in list(path.absolute().parents)[1:_ABOVE]]
-    return next((p for p in (path.parent / named, Path(named), *above) if p.is_file()), None)
+    _, *parts = Path(named).parts if named.startswith(("/", "~")) else ("", named)
+    ends = ["/".join(parts[at:]) for at in range(len(parts) - 1)]
+    folders = [path.parent, Path(), *list(path.absolute().parents)[1:_ABOVE]]
+    every = (folder / end for end in (named, *ends) for folder in folders)
+    return next((file for file in every if file.is_file()), None)
 
 
 def modules_of(text: str, path: Path) -> dict[str, str]:
@@ -293,3 +301,17 @@ def _sections(found: dict[str, Any], launched: Mapping[str, Any]) -> dict[str, A
         for name, (stated, flags) in both.items()
         if isinstance(stated, dict) and isinstance(flags, dict)
     }
+
+
+def flags_beside(started: Command, settings: str, told: set[str]) -> list[Uncounted]:
+    """Flags of the command beside the file of settings, which may say otherwise.
+
+    told: words of it that are taken over those of the file.
+    """
+    flags = [
+        f"{key} {shown(value)}" for key, value in started.values.items()
+        if decides(key) is not False and Path(str(value)).name != Path(settings).name
+        and not set(map(str, value if isinstance(value, list) else [value])) <= told
+    ]  # fmt: skip
+    why = "beside the file of settings, which is what is priced: they may say otherwise"
+    return [Uncounted("flags", ", ".join(flags)[:120], why, *FLAGS_SD)] if flags else []

@@ -8,11 +8,15 @@ user states by `--set`. Of a script: what its calls state, its defaults, the set
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import (
+    FLAGS_SD,
+    flags_beside,
     hosts_beside,
+    modules_of,
     near_file,
     read_beside,
     settings_beside,
@@ -58,8 +62,6 @@ if TYPE_CHECKING:
 
 # How far a batch on each of several devices, or a model spread over them, may lie: assumptions.
 _SPLIT_SD = (0.40, 0.30)
-# What a flag that is no key of the trainer may say, or a key that a script computes: an assumption.
-_FLAGS_SD = (0.15, 0.10)
 # What a variable that holds flags may switch on: an adapter, an offload, checkpointing. Wide.
 _UNKNOWN_SD = (0.40, 0.40)
 # What is asked for where it is not known, or decides nothing; and dtypes, which a device has.
@@ -248,8 +250,7 @@ def _of_own_program(
 
     Raises InputError where the script is not at hand, or states no job.
     """
-    script = next((word for word in parsed.program if word.endswith(".py")), "")
-    near = near_file(script, path or Path("command")) if script else None
+    near = script_of(parsed, path)
     if near is None:
         msg = f"{name} names {settings}, which is the file of no trainer that is read"
         raise InputError(msg, "give the trainer's own file, or the script that loads it, as JOB")
@@ -268,7 +269,7 @@ def _say_flags(made: Parsed, taken: dict[str, Any], others: dict[str, Any], file
     left = [f"{key} {shown(value)}" for key, value in others.items() if decides(key) is not False]
     if left:
         why = f"beside {file}, and no key of {made.trainer}: not in the price"
-        made.uncounted.append(Uncounted("flags", ", ".join(left)[:160], why, *_FLAGS_SD))
+        made.uncounted.append(Uncounted("flags", ", ".join(left)[:160], why, *FLAGS_SD))
     elif others:
         made.note("flags beside the file: not read", ", ".join(others)[:200], "they move no price")
 
@@ -310,9 +311,8 @@ def python_document(
 
     started: the command that starts it, whose launcher says on how many devices.
     """
-    from autotune.trainers.launch.user_start import processes_of
     from autotune.trainers.syntax.python_arguments import called, named_model
-    from autotune.trainers.syntax.python_settings import settings_files, tree_of
+    from autotune.trainers.syntax.python_settings import settings_files, told_over, tree_of
     from autotune.trainers.syntax.python_source import parse_script
 
     aim = aim_of("", {}, calls=called(text, name, {}))
@@ -320,7 +320,9 @@ def python_document(
         aim = settled(aim, name, overrides.priced_as)
     named, loads = settings_files(tree_of(text, name))
     loaded, settings, overrides = settings_beside(named, path, overrides)
-    script = parse_script(text, name, settings)
+    words = chain.from_iterable(map(_listed, started.values.values() if started else ()))
+    settings, over = told_over(settings, words)
+    script = parse_script(text, name, settings, beside=list(modules_of(text, path).values()))
     if not aim.said:
         named_so = {"model_name_or_path": named_model(tree_of(text, name))}
         aim = aim_of(script.trainer, {**named_so, **script.values})
@@ -329,13 +331,38 @@ def python_document(
     lost = set(script.computed)
     answer(script, overrides)
     refuse_computed(script, name, overrides, loads=loads)
-    made = TRAINERS[script.trainer].read(script.values, Path(name).name)
+    made = TRAINERS[script.trainer].read(_as_called(script), Path(name).name)
     take_aim(made, aim)
     told = "model" in script.calls or "model_init_kwargs" in lost
     made.by_name = script.sft and "by_name" in script.calls and not told
     stand_in(made, overrides, lost)
     if script.total:
         made.global_batch = made.batch_on(1)
+    _say_script(made, script, Path(name).name)
+    if started is None:
+        read_beside(made, script.values, path, overrides)
+    else:
+        _add_launcher(made, started, name, path, script.values, overrides)
+        made.uncounted += flags_beside(started, loaded.path if loaded else "", over)
+    if loaded is not None:
+        made.beside.append(loaded)
+        made.note("read beside the script", loaded.path, "the settings that it loads")
+    return completed(made, Origin(script.trainer, "python", str(path), text), overrides, name)
+
+
+def _listed(value: Any) -> list[Any]:  # noqa: ANN401 - any flag's value
+    return value if isinstance(value, list) else [value]
+
+
+def _as_called(script: Script) -> dict[str, Any]:
+    """What its calls state; evaluation stays off where they say when, and not that it is on."""
+    said = {*script.values, *script.computed}
+    off = "eval_steps" in said and not {"eval_strategy", "evaluation_strategy", "**"} & said
+    return {**script.values, **({"eval_strategy": "no"} if off else {})}
+
+
+def _say_script(made: Parsed, script: Script, name: str) -> None:
+    """What of the script is not in the price, or is its own default."""
     if script.again:
         lines = ", ".join(map(str, script.again))
         why = "the script trains again there: the price is of its first training alone"
@@ -347,22 +374,10 @@ def python_document(
         said = ", ".join(f"{key} {shown(value)}" for key, value in own.items())
         made.uncounted.append(Uncounted("read", said[:160], why, 0.0, 0.0))
     for key in script.defaulted:
-        made.note(
-            f"{Path(name).name}: {key}", script.values[key], "not in the file; PEFT's default"
-        )
+        made.note(f"{name}: {key}", script.values[key], "not in the file; PEFT's default")
     made.uncounted += [*_computed(script, made), *script.unseen]
     for key in script.computed:
-        made.note(
-            f"{Path(name).name}: {key}", "not read", "it is computed, and the file is not executed"
-        )
-    read_beside(made, script.values, path, overrides)
-    if started is not None:
-        made.devices = processes_of(started)
-        made.uncounted += _flags_beside(started, loaded.path if loaded else "")
-    if loaded is not None:
-        made.beside.append(loaded)
-        made.note("read beside the script", loaded.path, "the settings that it loads")
-    return completed(made, Origin(script.trainer, "python", str(path), text), overrides, name)
+        made.note(f"{name}: {key}", "not read", "it is computed, and the file is not executed")
 
 
 def _computed(script: Script, made: Parsed) -> list[Uncounted]:
@@ -377,14 +392,4 @@ def _computed(script: Script, made: Parsed) -> list[Uncounted]:
         if kind is not None:
             found.append(Uncounted(key, "computed", kind.does, kind.time_sd, kind.memory_sd))
     little = ", ".join(key for key in lost if key not in FAR)
-    return [*found, Uncounted(little, "computed", why, *_FLAGS_SD)] if little else found
-
-
-def _flags_beside(started: Command, settings: str) -> list[Uncounted]:
-    """Flags of the command beside the file of settings, which may say otherwise."""
-    flags = [
-        f"{key} {shown(value)}" for key, value in started.values.items()
-        if decides(key) is not False and Path(str(value)).name != Path(settings).name
-    ]  # fmt: skip
-    why = "beside the file of settings, which is what is priced: they may say otherwise"
-    return [Uncounted("flags", ", ".join(flags)[:120], why, *_FLAGS_SD)] if flags else []
+    return [*found, Uncounted(little, "computed", why, *FLAGS_SD)] if little else found

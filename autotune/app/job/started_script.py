@@ -118,7 +118,7 @@ def script_of(parsed: Command, path: Path | None) -> Path | None:
         named = f"{module.replace('.', '/')}.py" if module else ""
     near = path or Path("command")
     named = re.sub(r"^(\$\{?\w+\}?/)+", "", named)  # a folder of the script's own
-    found = near_file(named, near) if named else None
+    found = near_file(named, near) or near_file(f"src/{named}", near) if named else None
     if named.startswith("/"):  # of a container or another machine, whose folder is this one
         parts = Path(named).parts[1:]
         ends = ("/".join(parts[at:]) for at in range(len(parts)))

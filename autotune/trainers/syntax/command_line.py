@@ -50,7 +50,7 @@ _ANY = re.compile(rf"{NAME.pattern}|\$[@*]|\$\{{\w+\[[@*]\]\}}")
 SIZED = r"--[\w.-]*(batch|epochs|steps)"
 PLACEHOLDER = re.compile(r"<[A-Za-z][^<>]*>")
 # Flags that name the file of settings; the last is Firefly's.
-_CONFIGS = ("config", "config_path", "cfg", "train_args_file")
+_CONFIGS = ("config", "config_path", "config_file", "yaml_config", "cfg", "train_args_file")
 CONFIG = re.compile(r"\S+\.(ya?ml|json)")
 _TOO_LONG = 100_000
 _LITGPT_RANK = 8  # lora_r of litgpt 0.5.13 finetune/lora.py, where no flag states it
@@ -125,7 +125,7 @@ def parse_command(
     before = [token for token in tokens[:script] if token.text not in _MODULE]
     _read(before, Command(values=made.launcher), several=True)
     made.words = _read(tokens[script + 1 :], made, several=False)
-    if "litgpt" not in made.program[0:1]:  # its word is the checkpoint's folder
+    if "litgpt" not in made.program:  # its word is the checkpoint's folder
         made.unknown += [word for word in made.words if _ANY.fullmatch(word)]
     _take_overrides(made)
     if PLACEHOLDER.search(made.config or ""):
@@ -148,7 +148,7 @@ def _take_overrides(made: Command) -> None:
         name, equals, value = word.partition("=")
         if equals and re.fullmatch(r"[\w.]+", name):
             made.values.setdefault(name, value)
-    if "litgpt" in made.program[0:1] and made.words:
+    if "litgpt" in made.program and made.words:
         made.values.setdefault("checkpoint_dir", made.words[0])
         if not any(word.endswith("full") for word in made.program):
             made.values.setdefault("lora_r", _LITGPT_RANK)

@@ -1,16 +1,18 @@
-"""Which classes a script's arguments may be made of, and what a script without any is.
+"""Which calls of a script its training is read from: its arguments, its model, its adapters.
 
-One reader asks for it; it stands apart because none of it reads a value.
+Also which classes arguments may be made of, and what a script without any is. None of it reads a
+value.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
-from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords
+from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
 from autotune.trainers.syntax.python_loop import own_loop
 from autotune.trainers.syntax.python_settings import assigned, tree_of
 from autotune.trainers.syntax.python_values import Values
@@ -141,3 +143,123 @@ def _stage(node: ast.AST) -> str:
     """The trainer that a name stands for; empty: none."""
     name = str(getattr(node, "attr", getattr(node, "id", "")))
     return name if _STAGE.fullmatch(name) else ""
+
+
+PAIRED = {"DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"}
+TRAINERS = {
+    "SFTTrainer", "Trainer", "UnslothTrainer", *PAIRED,
+    *(name.replace("Config", "Trainer") for name in ARGUMENTS if name.endswith("Config")),
+}  # fmt: skip
+_CALLS = {
+    *ARGUMENTS, *TRAINERS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model",
+    "train_test_split",
+}  # fmt: skip
+_MODELS = re.compile(r"(AutoModel|Fast(Language|Vision)?Model).*|\w+(ForCausalLM|LMHeadModel)")
+# What a call says where it is the arguments of a training, whoever wrote its class.
+_SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
+_OF_MODEL: Final = {"from_pretrained", "LoraConfig", "BitsAndBytesConfig", "get_peft_model"}
+
+
+@dataclass(slots=True)
+class Call:
+    """A call by its name; whether one of Unsloth's classes makes it."""
+
+    name: str
+    node: ast.Call
+    unsloth: bool
+
+
+def calls_of(tree: ast.Module, nodes: list[ast.AST]) -> tuple[list[Call], bool]:
+    """The calls that are read, and whether the base is held in bits that are computed."""
+    foreign, own = foreign_classes(tree), own_classes(tree)
+    calls = [call for call in (_call(node) for node in nodes) if call is not None]
+    calls = [call for call in calls if call.name not in foreign or is_sized(call)]
+    calls = [call for call in calls if call.name not in own]
+    inside = {  # of a trainer that the file itself is: its default where it is handed none
+        each for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Trainer")
+        for each in ast.walk(node)
+    }  # fmt: skip
+    calls = [c for c in calls if c.name not in ARGUMENTS or c.node not in inside or is_sized(c)]
+    here = set(ast.walk(tree))  # what its modules make comes first
+    calls.sort(key=lambda c: (c.node in here, c.node.lineno, c.node.col_offset))
+    begins = next((n for n, call in enumerate(calls) if call.name in ARGUMENTS), len(calls))
+    before = [call.node for call in calls[:begins] if call.name == "BitsAndBytesConfig"]
+    several = several_bits(before)  # what is loaded behind the training is tried out
+    return [c for c in calls if not several or c.name != "BitsAndBytesConfig"], several
+
+
+def made_beside(tree: ast.Module, modules: list[ast.Module], stated: Values) -> list[ast.AST]:
+    """What runs in a script's own module, where that makes its model and the script makes none."""
+    made = _names(tree)
+    loads = [module for module in modules if "from_pretrained" in _names(module)]
+    if "from_pretrained" in made or len(loads) != 1 or not made & set(ARGUMENTS):
+        return []
+    found = ((node, _call(node)) for node in stated.reached(loads[0]))
+    return [node for node, call in found if call is None or call.name in _OF_MODEL - made]
+
+
+def _names(tree: ast.Module) -> set[str]:
+    return {call.name for call in map(_call, ast.walk(tree)) if call is not None}
+
+
+def _quantises(call: Call) -> bool:
+    """Whether a call that loads a model is told, or may be told, in how many bits it is held."""
+    return any(
+        keyword.arg in {None, "quantization_config", "config"} or "bit" in keyword.arg
+        for keyword in call.node.keywords
+    )
+
+
+def is_sized(call: Call) -> bool:
+    """Whether a call says how long a training is, or in what batches."""
+    return bool(_SIZED & {keyword.arg for keyword in call.node.keywords})
+
+
+def _call(node: ast.AST) -> Call | None:
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name not in _CALLS:
+        return None
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    owner_name = getattr(owner, "attr", getattr(owner, "id", ""))
+    if name == "from_pretrained" and not _MODELS.fullmatch(owner_name):
+        return None
+    return Call(name, node, unsloth=owner_name.startswith("Fast"))
+
+
+def first_training(calls: list[Call]) -> tuple[list[Call], tuple[int, ...]]:
+    """The calls of the first training, and the lines on which another one begins.
+
+    The model is the one that adapters are put on, else the first: scripts load what they have
+    trained again at their end.
+    """
+    adapted = next((i for i, call in enumerate(calls) if call.name == "get_peft_model"), len(calls))
+    every = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
+    loads = [i for i in every if not _loads_adapters(calls[i])] or every
+    before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
+    wanted = {before[-1] if before else loads[0]} if loads else set()
+    plain = any(not _quantises(calls[index]) for index in wanted)
+    kept, again, seen = [], [], {"BitsAndBytesConfig"} if plain else set[str]()
+    for index, call in enumerate(calls):
+        kind = "arguments" if call.name in ARGUMENTS else call.name
+        kind = "trainer" if call.name in TRAINERS else kind
+        later = [each for each in calls[index + 1 :] if each.name in ARGUMENTS and is_sized(each)]
+        if call.name in ARGUMENTS and not is_sized(call) and later:
+            continue  # made for its side effects: `_ = TrainingArguments(".")`
+        if kind in seen:
+            again += [call.node.lineno] if kind == "arguments" else []
+            continue
+        if kind == "from_pretrained" and index not in wanted:
+            continue
+        seen.add(kind)
+        kept.append(call)
+    return kept, tuple(again)
+
+
+def _loads_adapters(call: Call) -> bool:
+    """`AutoPeftModelForCausalLM.from_pretrained(...)`: what was trained, loaded again."""
+    function = call.node.func
+    return isinstance(function, ast.Attribute) and "Peft" in ast.unparse(function.value)

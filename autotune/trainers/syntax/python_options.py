@@ -7,12 +7,16 @@ arguments of functions.
 from __future__ import annotations
 
 import ast
-import re
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.syntax.python_settings import assigned
+from autotune.trainers.syntax.python_settings import assigned, typed_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}
 # What makes a command line of a function's own arguments.
 _OF_FUNCTIONS = {"Fire", "Typer"}
 
@@ -30,7 +34,7 @@ def given_flags(nodes: list[ast.AST], flags: dict[str, Any]) -> dict[str, Any]:
     used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
     if used & _OF_FUNCTIONS:
         names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    return {name: _typed(value) for name, value in flags.items() if name in names}
+    return {name: typed_as(value) for name, value in flags.items() if name in names}
 
 
 def option_names(nodes: list[ast.AST]) -> set[str]:
@@ -43,19 +47,6 @@ def option_names(nodes: list[ast.AST]) -> set[str]:
             fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
             found |= {target.id for target in fields if isinstance(target, ast.Name)}
     return found
-
-
-def _typed(value: Any) -> Any:  # noqa: ANN401 - any flag's value
-    """A number or a truth that was typed as one; several words each by itself."""
-    if isinstance(value, list):
-        return [_typed(each) for each in value]
-    if value in ("True", "False"):
-        return value == "True"
-    if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
-        return int(value)
-    if isinstance(value, str) and re.fullmatch(r"-?\d*\.?\d+([eE][-+]?\d+)?", value):
-        return float(value)
-    return value
 
 
 def one_of_each(found: list[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]:
@@ -71,11 +62,27 @@ def one_of_each(found: list[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]
     return agreed
 
 
-def options(nodes: list[ast.AST]) -> dict[str, ast.expr]:
-    """Defaults of argparse and of classes of settings, by attribute; none that is set elsewhere."""
+FLAGS, CLASSES = ast.Call, ast.ClassDef  # what makes an option
+
+
+def options(
+    nodes: list[ast.AST],
+    stored: Mapping[str, ast.expr | None] | None = None,
+    of: tuple[type[ast.AST], ...] = (FLAGS, CLASSES),
+) -> dict[str, ast.expr]:
+    """Defaults of argparse and of classes of settings, by attribute; none that is set elsewhere.
+
+    Args:
+        nodes: of the script and of its own modules.
+        stored: what attributes are set to where that runs, None for what is not known; where it is
+            not given, whatever is set anywhere is not known.
+        of: options of argparse alone, or of classes alone.
+    """
     found: list[tuple[str, ast.expr | None]] = []
     later: list[tuple[str, ast.expr | None]] = []  # `parser.set_defaults(bf16=True)`
     for node in nodes:
+        if isinstance(node, FLAGS | CLASSES) and not isinstance(node, of):
+            continue
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             found += _argument(node)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_defaults":
@@ -86,11 +93,18 @@ def options(nodes: list[ast.AST]) -> dict[str, ast.expr]:
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == node.name
             ]  # fmt: skip
             found += _settings(node, made)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found += [] if root(node) == "self" else [(node.attr, None)]
+        elif stored is None and is_stored(node):
+            found += [(node.attr, None)] if isinstance(node, ast.Attribute) else []
+    later += list((stored or {}).items())
     anew = {name for name, _ in later}
-    stored = {name for name, value in found if value is None and name in anew}
-    return one_of_each([pair for pair in found if pair[0] not in anew or pair[0] in stored] + later)
+    lost = {name for name, value in found if value is None and stored is None}
+    return one_of_each([pair for pair in found if pair[0] not in anew or pair[0] in lost] + later)
+
+
+def is_stored(node: ast.AST) -> bool:
+    """`args.rank = 8`: an option that the script itself sets, and not one of a class's own."""
+    stores = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    return stores and root(node) != "self"
 
 
 def _argument(node: ast.Call) -> list[tuple[str, ast.expr | None]]:
@@ -125,6 +139,8 @@ def _settings(
             if keyword.arg in fields or keyword.arg is None:
                 once = len(made) == 1 and keyword.arg is not None
                 fields[str(keyword.arg)] = keyword.value if once else None
+                if once and getattr(keyword.value, "attr", "") == keyword.arg:
+                    del fields[str(keyword.arg)]  # `Settings(rank=args.rank)`: the option's value
         if call.args or any(keyword.arg is None for keyword in call.keywords):
             fields = dict.fromkeys(fields)
     return list(fields.items())
@@ -181,3 +197,118 @@ def parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast
             given = any(_gives(call, argument.arg, place) for call in calls.get(function.name, []))
             found.append((argument.arg, None if given else defaults.get(argument.arg)))
     return one_of_each(found)
+
+
+def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, ast.expr], set[str]]:
+    """What functions that are called in one place alone are called with, by their arguments.
+
+    Also the arguments that are only handed on, under the name that the caller has for them.
+    """
+    calls: dict[str, list[ast.Call]] = {}
+    found: list[tuple[str, ast.expr | None]] = []
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            calls.setdefault(str(name), []).append(node)
+        if isinstance(node, ast.Name) and is_bound(node):
+            found.append((node.id, None))
+    names = [function.name for function in functions]
+    same, other = set[str](), set[str]()
+    for function in functions:
+        every = calls.get(function.name, [])
+        once = len(every) == 1 and names.count(function.name) == 1
+        for name, value in _given(function, every[0] if once else None):
+            (same if getattr(value, "id", "") == name else other).add(name)
+            found += [] if getattr(value, "id", "") == name else [(name, value)]
+    return one_of_each(found), same - other
+
+
+def _given(function: Function, call: ast.Call | None) -> Iterator[tuple[str, ast.expr | None]]:
+    """The arguments that a call states, and what they are; None for one that is not known."""
+    plain = [*function.args.posonlyargs, *function.args.args]
+    bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
+    stated = {key.arg: key.value for key in call.keywords} if call else {}
+    placed = [] if call is None else call.args
+    by_place = dict(zip([arg.arg for arg in plain[bound:]], placed, strict=False))
+    starred = call is None or None in stated or any(isinstance(a, ast.Starred) for a in placed)
+    for argument in arguments_of(function)[bound:]:
+        value = stated.get(argument.arg, by_place.get(argument.arg))
+        if starred:
+            yield argument.arg, None
+        elif value is not None:  # else its default
+            yield argument.arg, value
+
+
+def is_bound(node: ast.Name) -> bool:
+    """Whether a name is bound there, and not read."""
+    return isinstance(node.ctx, ast.Store)
+
+
+def split_over_processes(nodes: list[ast.AST]) -> set[str]:
+    """`steps = steps // world_size`: names of a total that is split once there are processes."""
+    found = set()
+    for node in nodes:
+        target, value = assigned(node)
+        if isinstance(node, ast.AugAssign):
+            target, value = node.target, ast.BinOp(node.target, node.op, node.value)
+        if isinstance(target, ast.Name) and _is_split(target.id, value):
+            found.add(target.id)
+    return found
+
+
+def _is_split(name: str, value: ast.expr | None) -> bool:
+    divides = isinstance(value, ast.BinOp) and isinstance(value.op, ast.FloorDiv | ast.Div)
+    if not divides or not isinstance(value, ast.BinOp):
+        return False
+    by = ast.unparse(value.right).casefold()
+    return getattr(value.left, "id", "") == name and "world_size" in by
+
+
+def constants(
+    nodes: list[ast.AST], functions: list[Function], split: set[str], handed: set[str]
+) -> dict[str, ast.expr]:
+    """Names bound to one thing in the whole file, and that; no mapping that is changed later.
+
+    Args:
+        nodes: of the file.
+        functions: of it.
+        split: names that are bound once more, to one process's share of what they are.
+        handed: arguments that functions are only handed under the caller's own name.
+    """
+    bound = Counter(
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    bound.subtract(split)
+    taken = {argument.arg for function in functions for argument in arguments_of(function)}
+    taken -= handed
+    changed = set()
+    for node in nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            changed.add(root(node))
+        if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
+            changed.add(root(node))
+    every: dict[str, list[ast.expr]] = {}
+    for node in nodes:
+        target, value = assigned(node)
+        if not isinstance(target, ast.Name) or value is None or _is_split(target.id, value):
+            continue
+        every.setdefault(target.id, []).append(value)
+    found = {
+        name: values[0]
+        for name, values in every.items()
+        if len(values) == bound[name] and len({ast.dump(value) for value in values}) == 1
+    }
+    return {name: value for name, value in found.items() if name not in taken | changed}
+
+
+def only_filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> bool:
+    """Whether a mapping is a literal of known keys, and what is put into it stands there by key."""
+    name, bound = getattr(mapping, "id", ""), list[ast.expr | None]()
+    for node in nodes:
+        target, value = assigned(node)
+        bound += [value] if getattr(target, "id", "") == name else []
+        anew = isinstance(node, ast.AugAssign) or getattr(node, "attr", "") in _CHANGES
+        if anew and root(getattr(node, "target", node)) == name:
+            return False
+    made = bound[0] if len(bound) == 1 else None
+    return isinstance(made, ast.Dict) and all(isinstance(key, ast.Constant) for key in made.keys)

@@ -6,8 +6,13 @@ import ast
 import re
 import sys
 import warnings
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # What loads a file of settings, what only wraps it, and what scripts call what was loaded.
 LOADS = re.compile(
@@ -16,6 +21,9 @@ LOADS = re.compile(
     r"|(\w+\.)?from_(yaml|json|file)"
 )
 WRAPS = re.compile(r"(\w+\.)*(\w*(Config|Namespace|Dict|Settings|Box)|create|Munch|deepcopy|copy)")
+# What puts words of the command over what was loaded.
+_OVERRIDES = re.compile(r"(\w+\.)?_?\w*(overrid|merge|apply|update|with)\w*")
+_OF_NOTEBOOKS = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
 _LOADED = {"cfg", "config", "conf", "configs", "settings", "hparams", "params", "yaml_config"}
 
 
@@ -31,16 +39,57 @@ def settings_files(tree: ast.Module) -> tuple[list[str], bool]:
     return list(dict.fromkeys(found)), True
 
 
+def told_over(
+    settings: dict[str, Any] | None, words: Iterable[Any]
+) -> tuple[dict[str, Any] | None, set[str]]:
+    """Settings with what `a.b=c` among a command's words says of them, and those words.
+
+    A word whose dotted name is not in the file is left: what the program makes of it is not known.
+    """
+    made, used = deepcopy(settings), set[str]()
+    for word in words:
+        dotted, equals, value = str(word).partition("=")
+        *sections, last = dotted.split(".")
+        inside: Any = made
+        for section in sections:
+            inside = inside.get(section) if isinstance(inside, dict) else None
+        if equals and isinstance(inside, dict) and last in inside:
+            inside[last] = typed_as(value.capitalize() if value in ("true", "false") else value)
+            used.add(str(word))
+    return made, used
+
+
+def typed_as(value: Any) -> Any:  # noqa: ANN401 - any flag's value
+    """A number or a truth that was typed as one; several words each by itself."""
+    if isinstance(value, list):
+        return [typed_as(each) for each in value]
+    if value in ("True", "False"):
+        return value == "True"
+    if isinstance(value, str) and re.fullmatch(r"-?\d+", value):
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"-?\d*\.?\d+([eE][-+]?\d+)?", value):
+        return float(value)
+    return value
+
+
 def loaded_names(nodes: list[ast.AST]) -> set[str]:
     """Names of the settings that were loaded: bound to that alone, or only handed on."""
     other = set()
     for node in nodes:
         target, value = assigned(node)
         name = getattr(target, "id", getattr(target, "attr", ""))
-        loads = isinstance(value, ast.Call) and LOADS.fullmatch(ast.unparse(value.func))
+        loads = isinstance(value, ast.Call) and _loads(value)
         if name in _LOADED and value is not None and not loads and not _is_handed_on(value):
             other.add(name)
     return _LOADED - other
+
+
+def _loads(call: ast.Call) -> bool:
+    """Whether it loads a file of settings, or puts something over what is loaded inside it."""
+    called = ast.unparse(call.func)
+    inner = [each for each in call.args if isinstance(each, ast.Call)]
+    over = _OVERRIDES.fullmatch(called) and any(_loads(each) for each in inner)
+    return bool(LOADS.fullmatch(called) or over)
 
 
 def _is_handed_on(value: ast.expr) -> bool:
@@ -68,11 +117,19 @@ def assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
 
 
 def tree_of(text: str, name: str) -> ast.Module:
-    """A script, parsed and never executed. Raises InputError where it is no Python."""
+    """A script, parsed and never executed. Raises InputError where it is no Python.
+
+    Lines that a notebook hands to its shell, which one saved as a script still has, do nothing.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
-            return ast.parse(text)
+            try:
+                return ast.parse(text)
+            except SyntaxError:
+                if not _OF_NOTEBOOKS.search(text):
+                    raise
+                return ast.parse(_OF_NOTEBOOKS.sub(r"\1pass", text))
     except SyntaxError as error:
         here = ".".join(map(str, sys.version_info[:2]))
         msg = f"{name} line {error.lineno}: not valid Python {here}: {error.msg}"

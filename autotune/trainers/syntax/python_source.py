@@ -14,10 +14,15 @@ from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_arguments import (
     ARGUMENTS,
-    foreign_classes,
+    PAIRED,
+    TRAINERS,
+    Call,
+    calls_of,
+    first_training,
     holds_either,
+    is_sized,
+    made_beside,
     no_arguments,
-    own_classes,
 )
 from autotune.trainers.syntax.python_beside import (
     MAPPED,
@@ -30,11 +35,11 @@ from autotune.trainers.syntax.python_beside import (
     prepares,
     recomputes,
     set_later,
-    several_bits,
     told_elsewhere,
     trains_in_full,
     widens,
 )
+from autotune.trainers.syntax.python_options import only_filled
 from autotune.trainers.syntax.python_settings import tree_of
 from autotune.trainers.syntax.python_unseen import Seen, needs_logits, other_storage, unseen
 from autotune.trainers.syntax.python_values import Values
@@ -47,19 +52,9 @@ if TYPE_CHECKING:
 _SAME = ("lora_alpha", "lora_dropout", "use_dora", "use_rslora", "modules_to_save")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules", **{key: key for key in _SAME}}
 _PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout"}
-_PAIRED = {"DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer", "BCOTrainer"}
-_TRAINERS = {
-    "SFTTrainer", "Trainer", "UnslothTrainer", *_PAIRED,
-    *(name.replace("Config", "Trainer") for name in ARGUMENTS if name.endswith("Config")),
-}  # fmt: skip
 _TRAINER_KEYS = {"max_seq_length", "packing", "dataset_num_proc"}  # of SFTTrainer before trl 0.13
 _PAIRED_KEYS = {"max_length", "max_prompt_length", "beta", "loss_type"}  # of those before trl 0.9
 _LENGTHS = {"max_length", "max_seq_length", "model_max_length"}
-_CALLS = {
-    *ARGUMENTS, *_TRAINERS, "LoraConfig", "BitsAndBytesConfig", "from_pretrained", "get_peft_model",
-    "train_test_split",
-}  # fmt: skip
-_MODELS = re.compile(r"(AutoModel|Fast(Language|Vision)?Model).*|\w+(ForCausalLM|LMHeadModel)")
 _MODEL_KEYS = {
     "model_name", "pretrained_model_name_or_path", "attn_implementation", "dtype", "torch_dtype",
     "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
@@ -79,13 +74,6 @@ _OWN_KEYS = {
 
 # A flag that only chooses a branch is read where it speaks of what is read in there.
 _HOLDS = re.compile(r"lora|peft|quant|bit|checkpoint")
-
-
-@dataclass(slots=True)
-class _Call:
-    name: str
-    node: ast.Call
-    unsloth: bool
 
 
 @dataclass(slots=True)
@@ -128,15 +116,15 @@ def parse_script(
         beside: the texts of its own modules.
     """
     tree = tree_of(text, name)
-    modules = [node for each in beside for node in ast.walk(tree_of(each, name))]
-    stated = Values(tree, settings, flags, modules)
-    nodes = list(stated.reached(tree))
-    calls, several = _calls(tree, nodes)
+    modules = [tree_of(each, name) for each in beside]
+    stated = Values(tree, settings, flags, [n for each in modules for n in ast.walk(each)])
+    nodes = [*made_beside(tree, modules, stated), *stated.reached(tree)]
+    calls, several = calls_of(tree, nodes)
     either = holds_either({c.node for c in calls} - set(stated.reached(tree, surely=True)))
-    calls, again = _first_training(calls)
+    calls, again = first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = "train" in {getattr(node, "attr", "") for node in ast.walk(tree)}
-    sized = bool(arguments) and (trains or any(_is_sized(call) for call in arguments))
+    sized = bool(arguments) and (trains or any(is_sized(call) for call in arguments))
     if not sized and not by_flags:
         raise no_arguments(tree, name, made=bool(arguments))
     unsloth = any(call.unsloth for call in calls)
@@ -159,7 +147,9 @@ def parse_script(
     first = {call.name: call.node for call in calls[::-1]}
     if not {"bf16", "fp16", "**"} & set(made.computed):
         made.values |= computing_in(first.get("BitsAndBytesConfig"), stated)
-    branches, plain = in_branches(tree, stated, first)
+    certain = {node for each in modules for node in stated.reached(each, surely=True)}
+    open_to = {name: call for name, call in first.items() if call not in certain}
+    branches, plain = in_branches(tree, stated, open_to)
     made.unseen += branches
     if plain and made.calls.get("model"):
         made.values.setdefault("use_peft", False)
@@ -171,33 +161,6 @@ def parse_script(
     counted = made.keywords.get("gradient_accumulation_steps")
     made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
     return made
-
-
-def _calls(tree: ast.Module, nodes: list[ast.AST]) -> tuple[list[_Call], bool]:
-    """The calls that are read, and whether the base is held in bits that are computed."""
-    foreign, own = foreign_classes(tree), own_classes(tree)
-    calls = [call for call in (_call(node) for node in nodes) if call is not None]
-    calls = [call for call in calls if call.name not in foreign or _is_sized(call)]
-    calls = [call for call in calls if call.name not in own]
-    inside = {  # of a trainer that the file itself is: its default where it is handed none
-        each for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Trainer")
-        for each in ast.walk(node)
-    }  # fmt: skip
-    calls = [c for c in calls if c.name not in ARGUMENTS or c.node not in inside or _is_sized(c)]
-    calls.sort(key=lambda call: (call.node.lineno, call.node.col_offset))
-    begins = next((n for n, call in enumerate(calls) if call.name in ARGUMENTS), len(calls))
-    before = [call.node for call in calls[:begins] if call.name == "BitsAndBytesConfig"]
-    several = several_bits(before)  # what is loaded behind the training is tried out
-    return [c for c in calls if not several or c.name != "BitsAndBytesConfig"], several
-
-
-def _quantises(call: _Call) -> bool:
-    """Whether a call that loads a model is told, or may be told, in how many bits it is held."""
-    return any(
-        keyword.arg in {None, "quantization_config", "config"} or "bit" in keyword.arg
-        for keyword in call.node.keywords
-    )
 
 
 def _add_beside(
@@ -257,64 +220,7 @@ def _recompute(made: Script) -> None:
         made.by_default = [each for each in made.by_default if each != key]
 
 
-# What a call says where it is the arguments of a training, whoever wrote its class.
-_SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
-
-
-def _is_sized(call: _Call) -> bool:
-    return bool(_SIZED & {keyword.arg for keyword in call.node.keywords})
-
-
-def _call(node: ast.AST) -> _Call | None:
-    if not isinstance(node, ast.Call):
-        return None
-    function = node.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    if name not in _CALLS:
-        return None
-    owner = function.value if isinstance(function, ast.Attribute) else None
-    owner_name = getattr(owner, "attr", getattr(owner, "id", ""))
-    if name == "from_pretrained" and not _MODELS.fullmatch(owner_name):
-        return None
-    return _Call(name, node, unsloth=owner_name.startswith("Fast"))
-
-
-def _first_training(calls: list[_Call]) -> tuple[list[_Call], tuple[int, ...]]:
-    """The calls of the first training, and the lines on which another one begins.
-
-    The model is the one that adapters are put on, else the first: scripts load what they have
-    trained again at their end.
-    """
-    adapted = next((i for i, call in enumerate(calls) if call.name == "get_peft_model"), len(calls))
-    every = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
-    loads = [i for i in every if not _loads_adapters(calls[i])] or every
-    before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
-    wanted = {before[-1] if before else loads[0]} if loads else set()
-    plain = any(not _quantises(calls[index]) for index in wanted)
-    kept, again, seen = [], [], {"BitsAndBytesConfig"} if plain else set[str]()
-    for index, call in enumerate(calls):
-        kind = "arguments" if call.name in ARGUMENTS else call.name
-        kind = "trainer" if call.name in _TRAINERS else kind
-        later = [each for each in calls[index + 1 :] if each.name in ARGUMENTS and _is_sized(each)]
-        if call.name in ARGUMENTS and not _is_sized(call) and later:
-            continue  # made for its side effects: `_ = TrainingArguments(".")`
-        if kind in seen:
-            again += [call.node.lineno] if kind == "arguments" else []
-            continue
-        if kind == "from_pretrained" and index not in wanted:
-            continue
-        seen.add(kind)
-        kept.append(call)
-    return kept, tuple(again)
-
-
-def _loads_adapters(call: _Call) -> bool:
-    """`AutoPeftModelForCausalLM.from_pretrained(...)`: what was trained, loaded again."""
-    function = call.node.func
-    return isinstance(function, ast.Attribute) and "Peft" in ast.unparse(function.value)
-
-
-def _add(made: Script, call: _Call, stated: Values, tree: ast.Module) -> None:
+def _add(made: Script, call: Call, stated: Values, tree: ast.Module) -> None:
     is_arguments = call.name in ARGUMENTS
     if is_arguments:
         made.calls["arguments"] = call.node
@@ -322,7 +228,7 @@ def _add(made: Script, call: _Call, stated: Values, tree: ast.Module) -> None:
         made.calls["model"] = call.node
         if call.node.args:
             _put(made, "model_name_or_path", call.node.args[0], stated)
-    elif call.name in _TRAINERS:
+    elif call.name in TRAINERS:
         _add_trainer(made, call.node, stated)
     elif call.name in {"LoraConfig", "get_peft_model"}:
         made.values.setdefault("use_peft", True)
@@ -347,15 +253,20 @@ def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
 
 
 def _add_unpacked(
-    made: Script, call: _Call, node: ast.expr, stated: Values, tree: ast.Module
+    made: Script, call: Call, node: ast.expr, stated: Values, tree: ast.Module
 ) -> None:
     """`**{...}`: read where it is a literal; otherwise anything may be in it."""
     entries = stated.entries(node)
-    if entries is None and call.name in ARGUMENTS:
+    put = filled(stated.reached(tree), node) if entries is None else []
+    if (
+        entries is None
+        and call.name in ARGUMENTS
+        and not (put and only_filled(ast.walk(tree), node))
+    ):
         made.computed.append("**")
-    read = entries is None and call.name not in ARGUMENTS
-    surely = {value for _, value in filled(stated.reached(tree, surely=True), node)} if read else ()
-    for name, value in filled(stated.reached(tree), node) if read else []:
+        put = []
+    surely = {value for _, value in filled(stated.reached(tree, surely=True), node)} if put else ()
+    for name, value in put:
         key = _key(call, name)
         known, worth = stated.literal(value)
         if key is not None and not (known and made.values.get(key) == worth):
@@ -372,7 +283,7 @@ def _add_unpacked(
             made.keywords[key] = place
 
 
-def _key(call: _Call, name: str | None) -> str | None:
+def _key(call: Call, name: str | None) -> str | None:
     """What a call's keyword is on a command line; None where it decides nothing here."""
     if name is None or call.name in ARGUMENTS:
         return name
@@ -381,8 +292,8 @@ def _key(call: _Call, name: str | None) -> str | None:
     if name in _RENAMED:
         return _RENAMED[name]
     kept = _OWN_KEYS.get(call.name, _MODEL_KEYS)
-    if call.name in _TRAINERS:
-        kept = _PAIRED_KEYS if call.name in _PAIRED else _TRAINER_KEYS
+    if call.name in TRAINERS:
+        kept = _PAIRED_KEYS if call.name in PAIRED else _TRAINER_KEYS
     return name if name in kept else None
 
 

@@ -11,16 +11,22 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from autotune.trainers.syntax.python_options import (
+    CLASSES,
+    FLAGS,
     Function,
     arguments_of,
+    constants,
     given_flags,
+    is_bound,
+    is_stored,
     options,
     parameters,
+    passed,
     root,
+    split_over_processes,
 )
 from autotune.trainers.syntax.python_settings import LOADS, WRAPS, assigned, loaded_names
 
@@ -46,7 +52,7 @@ _MADE: dict[str, tuple[type, ...]] = {
 # What asks the device what it can do.
 _OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
 _ON_DEVICES = {"torch.cuda.is_available", "cuda.is_available"}  # a job is priced on a machine
-_CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}
+_PARSED = {"args", "opt", "opts", "flags", "FLAGS", "cli_args", "ns", "namespace"}  # by argparse
 # Objects that have attributes of their own, whatever a script calls its options.
 _NO_SETTINGS = {"torch", "model", "tokenizer", "tok", "os", "np", "dataset", "trainer"}
 
@@ -74,23 +80,30 @@ class Values:
             beside: nodes of its own modules, whose options it takes as well.
         """
         self._settings = settings
-        nodes = list(ast.walk(tree))
+        nodes, others = list(ast.walk(tree)), list(beside)
         functions = [node for node in nodes if isinstance(node, Function)]
-        self.split = _split_over_processes(nodes)  # names of what one process has its share of
+        theirs = [node for node in others if isinstance(node, Function)]
+        self.split = split_over_processes(nodes)  # names of what one process has its share of
         main = {"__name__": ast.Constant("__main__")}  # it is started, and not imported
-        self._constants = {**main, **_constants(nodes, functions, self.split)}
-        taking = [*nodes, *beside]
+        own = {node.id for node in nodes if isinstance(node, ast.Name) and is_bound(node)}
+        self._passed, handed = passed([*nodes, *others], [*functions, *theirs])
+        imported = constants(others, theirs, set(), handed)
+        self._constants = {
+            **{name: value for name, value in imported.items() if name not in own},
+            **main, **constants(nodes, functions, self.split, handed),
+        }  # fmt: skip
+        taking = [*nodes, *others]
         self._options = options(taking)
         self._flags = given_flags(taking, flags or {})
         self.flags_read: set[str] = set()  # of them, those that something is worth
         self.flags_tested: set[str] = set()  # those that decide which branch runs
-        self._parameters = parameters(nodes, functions)
-        self._taken = {
-            argument.arg for function in functions for argument in arguments_of(function)
-        }
+        self._parameters = {**parameters(others, theirs), **parameters(nodes, functions)}
+        self._taken = {arg.arg for function in functions for arg in arguments_of(function)}
         self._loaded = loaded_names(nodes) if settings is not None else set()
         self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
+        self._apart: tuple[dict[str, ast.expr], dict[str, ast.expr]] = ({}, {})
+        self._set_anew(tree, taking)
         if self._loaded:
             self._rebound = {
                 node.slice.value
@@ -99,6 +112,37 @@ class Values:
                 and isinstance(node.ctx, ast.Store)
                 and isinstance(node.slice, ast.Constant)
             }
+
+    def _set_anew(self, tree: ast.Module, taking: list[ast.AST]) -> None:
+        """Options that the script sets itself, where that runs: known if it surely does, once."""
+        stored = dict[str, ast.expr | None]()
+        if any(is_stored(node) for node in taking):
+            self._options = options(taking, {})
+            self._take_apart(taking, {})
+            stored = self._stored(tree, taking)
+            self._options = options(taking, stored)
+        self._take_apart(taking, stored)
+        self.flags_read, self.flags_tested = set(), set()
+
+    def _take_apart(self, taking: list[ast.AST], stored: dict[str, ast.expr | None]) -> None:
+        """Options of the command line and of classes, each by itself: some have one name."""
+        self._apart = (options(taking, stored, (FLAGS,)), options(taking, stored, (CLASSES,)))
+
+    def _stored(self, tree: ast.Module, taking: list[ast.AST]) -> dict[str, ast.expr | None]:
+        reached, surely = set(self.reached(tree)), set(self.reached(tree, surely=True))
+        inside = set(ast.walk(tree))
+        found: dict[str, ast.expr | None] = {}
+        for node in taking:
+            if is_stored(node) and (node in reached or node not in inside):
+                found[str(getattr(node, "attr", ""))] = None
+        for node in surely:
+            target, value = assigned(node)
+            if target is None or not is_stored(target) or root(target) in _NO_SETTINGS:
+                continue
+            name = str(getattr(target, "attr", ""))
+            once = sum(getattr(n, "attr", "") == name and is_stored(n) for n in taking) == 1
+            found[name] = value if once else None
+        return found
 
     def literal(self, node: ast.expr) -> tuple[bool, Any]:
         """Whether it is known, and its value."""
@@ -208,6 +252,8 @@ class Values:
         if name in self._flags and name in self._taken:
             self.flags_read.add(name)
             return ast.Constant(self._flags[name])
+        if name in self._passed:
+            return self._passed[name]
         if name not in self._parameters:
             raise UnknownError
         self.defaults.add(name)
@@ -216,9 +262,11 @@ class Values:
     def _attribute(self, node: ast.Attribute, depth: int) -> Any:  # noqa: ANN401
         """A dtype of torch, or an option of the script: `args.lora_r`, `self.config.lora_r`."""
         owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+        section = isinstance(node.value, ast.Attribute) and root(node) != "self"
         if owner == "torch":
             return node.attr
-        if owner and owner not in _NO_SETTINGS and node.attr in self._flags:
+        settings = owner and (section or owner not in _NO_SETTINGS)  # `cfg.model.name` is one
+        if settings and node.attr in self._flags:
             self.flags_read.add(node.attr)
             return self._flags[node.attr]
         if self._settings is not None:
@@ -227,10 +275,13 @@ class Values:
             known, held = self._inside(node.value, depth)
             if known and node.attr in held:
                 return held[node.attr]
-        if not owner or owner in _NO_SETTINGS or node.attr not in self._options:
+        flags, classes = self._apart
+        own = flags if owner in _PARSED and node.attr in flags else classes
+        value = self._options.get(node.attr, own.get(node.attr))
+        if not settings or value is None:
             raise UnknownError
         self.defaults.add(node.attr)
-        return self._worth(self._options[node.attr], depth)
+        return self._worth(value, depth)
 
     def _words(self, node: ast.ListComp, depth: int) -> list[str]:
         """`[word.strip() for word in text.split(",")]`: the words of a text."""
@@ -333,55 +384,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
-
-
-def _split_over_processes(nodes: list[ast.AST]) -> set[str]:
-    """`steps = steps // world_size`: names of a total that is split once there are processes."""
-    found = set()
-    for node in nodes:
-        target, value = assigned(node)
-        if isinstance(node, ast.AugAssign):
-            target, value = node.target, ast.BinOp(node.target, node.op, node.value)
-        if isinstance(target, ast.Name) and _is_split(target.id, value):
-            found.add(target.id)
-    return found
-
-
-def _is_split(name: str, value: ast.expr | None) -> bool:
-    divides = isinstance(value, ast.BinOp) and isinstance(value.op, ast.FloorDiv | ast.Div)
-    if not divides or not isinstance(value, ast.BinOp):
-        return False
-    by = ast.unparse(value.right).casefold()
-    return getattr(value.left, "id", "") == name and "world_size" in by
-
-
-def _constants(
-    nodes: list[ast.AST], functions: list[Function], split: set[str]
-) -> dict[str, ast.expr]:
-    """Names bound to one thing in the whole file, and that; no mapping that is changed later.
-
-    split: names that are bound once more, to one process's share of what they are.
-    """
-    bound = Counter(
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    bound.subtract(split)
-    taken = {argument.arg for function in functions for argument in arguments_of(function)}
-    changed = set()
-    for node in nodes:
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            changed.add(root(node))
-        if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
-            changed.add(root(node))
-    every: dict[str, list[ast.expr]] = {}
-    for node in nodes:
-        target, value = assigned(node)
-        if not isinstance(target, ast.Name) or value is None or _is_split(target.id, value):
-            continue
-        every.setdefault(target.id, []).append(value)
-    found = {
-        name: values[0]
-        for name, values in every.items()
-        if len(values) == bound[name] and len({ast.dump(value) for value in values}) == 1
-    }
-    return {name: value for name, value in found.items() if name not in taken | changed}

@@ -48,7 +48,7 @@ _NO_START = re.compile(
 )
 # A program and the file of its settings.
 _BY_CONFIG = (
-    r"\.py\b.*--(config|config_path|cfg|train_args_file)[ =]"
+    r"\.py\b.*--(config|config_path|config_file|yaml_config|cfg|train_args_file)[ =]"
     rf"|{STARTS}.*\.py\s+(\\\n\s*)?[\w./-]+\.(ya?ml|json)(\s|$)"
 )
 # A program by itself, whose name says that it trains: what it trains then stands in it.
@@ -62,6 +62,7 @@ _GOES_ON = re.compile(r"\A(?!\s*#)(?s:.)*\\[ \t]*\n[ \t]*--\w[^\n|;&>#]*\n\Z")
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'""", re.DOTALL)
 _LABEL = re.compile(r"\s*\(?-[\w-]+([ \t]*\|[ \t]*-[\w-]+)*[ \t]*\)")  # of a `case`: an option read
 _TEXT = re.compile(r"""^[ \t]*(?:export[ \t]+)?\w+=(?=["'])""", re.MULTILINE)
+_SHELL_TEXT = re.compile(r"""\b(?:ba|z|da)?sh[ \t]+-\w*c[ \t]+(?=["'])""")  # bash -c "..."
 _LOOP = re.compile(
     r"""^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+"'-]+?)[ \t]*(?:;|$)""", re.MULTILINE
 )
@@ -108,6 +109,19 @@ def _held(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         if re.search(STARTS, inner) and re.search(SIZED, inner):
             end -= len(inner) - len(inner.rstrip(" \t\r\n\\"))
             found.append(((match.start(), word.end()), (begin, end)))
+    return [*found, *_in_a_shell(text)]
+
+
+def _in_a_shell(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Commands that another shell is handed as a text, in a container or on another machine."""
+    found = []
+    for match in _SHELL_TEXT.finditer(text):
+        word = WORD.match(text, match.end())
+        inner = word.group()[1:-1] if word is not None else ""
+        trains = re.search(rf"({STARTS}).*({SIZED})|{_BY_CONFIG}|{_BY_NAME}", inner, re.DOTALL)
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()].lstrip()
+        if word is not None and trains and '\\"' not in inner and not line.startswith("#"):
+            found.append(((match.start(), word.end()), (word.start() + 1, word.end() - 1)))
     return found
 
 
