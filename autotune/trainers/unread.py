@@ -80,6 +80,8 @@ _KINDS: Final = (
           0.25, 0.30),
     Kind(r"micro_train_batch_size", "splits the batch of a device: it is counted whole",
           0.30, 0.50),
+    Kind(r"do_mmlu_eval|generate_during_eval",
+          "evaluates by more than the loss: the run takes longer", 0.10, 0.05),
     Kind(r"use_ray|device_groups", "starts processes on devices that are not counted",
           0.30, 0.30),
     Kind(r"auto_find_batch_size", "changes the micro-batch when memory runs out", 0.20, 0.10),

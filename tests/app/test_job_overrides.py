@@ -290,3 +290,16 @@ def test_lists_and_the_trainers_words_are_read_as_people_type_them(tmp_path: Pat
     assert job.lock["optimizer"] == "adamw_bnb_8bit"
     quoted = load(tmp_path, MINIMAL, set_values={"method.targets": """["q_proj", 'v_proj']"""})
     assert quoted.method.targets == job.method.targets
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name", "found"),
+    [("kbit_prepared", "true", "kbit_upcast", "all"), ("trainer", "trl", "trainer", "trl"),
+     ("autocast", "false", "autocast", False), ("loss", "fused", "loss", "fused")],
+)  # fmt: skip
+def test_what_a_job_file_says_of_its_software_may_be_set(
+    tmp_path: Path, key: str, value: str, name: str, found: object
+) -> None:
+    changes = {f"software.{key}": value, "method.base": "nf4"}
+    job = load(tmp_path, WHOLE, set_values=changes)
+    assert getattr(job.software, name) == found

@@ -305,3 +305,27 @@ def test_litgpt_behind_srun_has_the_folder_and_the_defaults_of_litgpt(tmp_path: 
     written(tmp_path, {"go.sh": start})
     found = read(tmp_path, "go.sh")
     assert (found.model.name, found.method.rank, found.epochs) == (QWEN, 8, 2.0)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["source settings.sh", ". scripts/settings.sh", 'source "$(dirname "$0")/settings.sh"'],
+)
+def test_variables_of_a_file_that_a_script_sources_are_read(tmp_path: Path, source: str) -> None:
+    start = f"{source}\npython train.py --model_name_or_path {QWEN} --use_peft False "
+    flags = "--num_train_epochs $PASSES --per_device_train_batch_size $MICRO --optim $OPTIM\n"
+    written(tmp_path, {
+        "scripts/go.sh": f"MICRO=5\n{start}{flags}",
+        "scripts/settings.sh": "PASSES=2\nMICRO=7\nOPTIM=adamw_torch\n",
+    })  # fmt: skip
+    found = read(tmp_path, "scripts/go.sh")
+    assert (found.epochs, today(found).micro_batch_size, today(found).optimizer) == (
+        2.0, 5, "adamw_torch",
+    )  # fmt: skip
+
+
+def test_a_variable_that_nothing_binds_is_asked_for(tmp_path: Path) -> None:
+    start = f"source gone.sh\npython train.py --model_name_or_path {QWEN} --num_train_epochs $N\n"
+    written(tmp_path, {"go.sh": start})
+    with pytest.raises(InputError, match=r"leaves open --num_train_epochs \$N"):
+        read(tmp_path, "go.sh")

@@ -422,3 +422,39 @@ def test_a_base_that_may_be_held_either_way_is_said_first(tmp_path: Path) -> Non
     found = job(tmp_path / "a.py", text.replace("LAYERS", "list(adapter.layers)"))
     assert "load_in_4bit computed" in warnings(found)
     assert found.method.targets == ("q_proj", "k_proj")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "precision"),
+    [("h100", "bf16: auto\nfp16: true\n", "bf16"), ("t4", "bf16: auto\nfp16: true\n", "fp16"),
+     ("h100", "bf16: false\nfp16: true\n", "fp16")],
+)  # fmt: skip
+def test_bf16_auto_comes_before_fp16_in_axolotl(
+    tmp_path: Path, gpu: str, more: str, precision: str
+) -> None:
+    assert today(job(tmp_path / "a.yml", EVALUATED + more, gpu)).precision == precision
+
+
+SPLIT_TWICE = f"""\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+def local(rows):
+    return rows.train_test_split(test_size=0.5)
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+rows = rows.train_test_split(test_size=0.1)
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1)
+Trainer(model=model, args=args, train_dataset=rows["train"]).train()
+"""
+
+
+def test_of_two_ways_to_hold_rows_out_none_is_taken(tmp_path: Path) -> None:
+    assert job(tmp_path / "a.py", SPLIT_TWICE).held_out == 0
+    once = SPLIT_TWICE.replace("test_size=0.5", "test_size=0.1")
+    assert job(tmp_path / "b.py", once).held_out == 100
+
+
+def test_qloras_words_for_what_it_evaluates() -> None:
+    text = SHARDED.replace("--fsdp ", "--evaluation_strategy steps --eval_steps 50 ")
+    found = typed(f"{text}--eval_dataset_size 200 --do_mmlu_eval", "h100:2")
+    assert (found.held_out, found.rows) == (200, 800)
+    assert "do_mmlu_eval" in warnings(found)

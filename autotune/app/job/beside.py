@@ -222,6 +222,32 @@ def modules_of(text: str, path: Path) -> dict[str, str]:
     return {near.name: own for near, own in found.items()}
 
 
+_SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+([^\n#]*?[\w-]+\.(?:sh|bash|env))", re.MULTILINE)
+_PLACE = re.compile(r"[\w./-]+$")
+
+
+def sourced(text: str, path: Path, values: Mapping[str, Any]) -> dict[str, str]:
+    """Flags of a command whose variables a file binds that its script sources, and what they are.
+
+    Args:
+        text: the shell script.
+        path: of it.
+        values: the command's flags, by their dotted names.
+    """
+    from autotune.trainers.syntax.shell_script import shell_names, with_names
+
+    names: dict[str, str] = {}
+    for match in _SOURCED.finditer(text):
+        place = _PLACE.search(match[1])
+        near = near_file(place.group().lstrip("/"), path) if place else None
+        names |= shell_names(read_text(near)) if near is not None else {}
+    own = shell_names(text)
+    names = {name: value for name, value in names.items() if name not in own}
+    open_ = {key: value for key, value in values.items() if isinstance(value, str) and "$" in value}
+    found = {key: with_names(value, names) for key, value in open_.items()}
+    return {key: value for key, value in found.items() if "$" not in value}
+
+
 def _elsewhere(named: str, path: Path) -> Path | None:
     """A file of that name where repositories keep such files; None where several differ."""
     name = Path(named[:_LONGEST_PATH]).name

@@ -20,6 +20,7 @@ from autotune.app.job.beside import (
     near_file,
     read_beside,
     settings_beside,
+    sourced,
     started_with,
 )
 from autotune.app.job.computed import DECIDES, answer, answered, refuse_computed, stand_in
@@ -99,7 +100,8 @@ def command_document(
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said and parsed.config is None:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
-    told = answered(parsed.values, name, overrides)
+    beside = sourced(command, path, flat(dict(parsed.values))) if path else {}
+    told = {**beside, **answered({**flat(dict(parsed.values)), **beside}, name, overrides)}
     if told:
         command = (
             rewrite_shell(command, told, name, launch) if path else rewrite_command(command, told)

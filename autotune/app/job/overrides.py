@@ -20,7 +20,7 @@ from autotune.app.hardware.machines import (
     set_prices,
 )
 from autotune.app.job.file import Document
-from autotune.catalog.software import OPTIONAL, REQUIRED
+from autotune.catalog.software import OPTIONAL, REQUIRED, SWITCHES
 from autotune.domain.config import KNOBS, SPLIT, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
@@ -52,7 +52,7 @@ SETTABLE = {
     "limits": (
         "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
     ),
-    "software": (*REQUIRED, *OPTIONAL, "kernels"),
+    "software": (*REQUIRED, *OPTIONAL, "kernels", "trainer", "loss", *SWITCHES),
     "host": tuple(HostSection.model_fields),  # of every machine of the job
 }  # fmt: skip
 _HOST = "host"

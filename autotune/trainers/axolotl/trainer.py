@@ -214,6 +214,18 @@ def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
         parsed.keep("activation_checkpointing", "activation_checkpointing", "true", why)
 
 
+def _read_precision(keys: Keys, parsed: Parsed) -> None:
+    """`bf16: auto` comes before fp16 where the device has it.
+
+    Source: axolotl 0.21 utils/config, resolve_dtype, and core/builders/base.py.
+    """
+    read_precision(keys, parsed)
+    if str(keys.at("bf16")).casefold() == "auto" and parsed.knobs.get("precision") == "fp16":
+        del parsed.knobs["precision"]
+        parsed.mixed = False
+        parsed.note("fp16", "true", "beside bf16: auto, which counts where the device has it")
+
+
 def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
     """Without a schedule, or without rows for it, it never evaluates (core/builders/base.py)."""
     often = keys.number("evals_per_epoch")
@@ -275,7 +287,7 @@ class Axolotl(Trainer):
         read_length_of_run(keys, parsed, _EPOCHS)
         _read_method(keys, parsed)
         _read_data(keys, parsed)
-        read_precision(keys, parsed)
+        _read_precision(keys, parsed)
         _read_attention(keys, parsed)
         read_loading(keys, parsed)
         read_syncing(keys, parsed)

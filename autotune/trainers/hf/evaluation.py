@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from autotune.trainers.parsed import Keys, Parsed
 
 # What programs call the rows that they take from the training for evaluation. Source: trl 1.16
-# scripts/utils.py, datasets `train_test_split`, alpaca-lora's finetune.py.
-HELD_OUT = ("test_split_size", "test_size", "val_set_size", "val_size")
+# scripts/utils.py, datasets `train_test_split`, alpaca-lora's finetune.py, qlora's qlora.py.
+HELD_OUT = ("test_split_size", "test_size", "val_set_size", "val_size", "eval_dataset_size")
 
 
 def read_held_out(keys: Keys, parsed: Parsed, *names: str) -> None:

@@ -121,6 +121,7 @@ def parse_script(
     nodes = [*made_beside(tree, modules, stated), *stated.reached(tree)]
     calls, several = calls_of(tree, nodes)
     either = holds_either({c.node for c in calls} - set(stated.reached(tree, surely=True)))
+    splits = [call.node for call in calls if call.name == "train_test_split"]
     calls, again = first_training(calls)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = "train" in {getattr(node, "attr", "") for node in ast.walk(tree)}
@@ -133,6 +134,7 @@ def parse_script(
     made.sft = any(call.name == "SFTTrainer" for call in calls)
     for call in calls:
         _add(made, call, stated, tree)
+    _take_one_split(made, splits)
     for key, value in set_later(tree, [call.node for call in arguments]):
         _put(made, key, value, stated) if key not in _KNOBS else made.computed.append(key)
     if several and not made.values.get("load_in_8bit"):
@@ -203,6 +205,14 @@ def _unseen(
         elsewhere=made.trainer in {"hf", "trl"} and "model" not in made.calls and not held,
         trains=starts or "arguments" not in made.calls,
     ))  # fmt: skip
+
+
+def _take_one_split(made: Script, splits: list[ast.Call]) -> None:
+    """Of several, which is made of the rows that are trained on is not known, where they differ."""
+    sizes = {ast.unparse(k.value) for call in splits for k in call.keywords if k.arg == "test_size"}
+    if len(sizes) > 1:
+        made.values.pop("test_size", None)
+        made.computed.append("test_size")
 
 
 # What starts a training, which a file that makes a trainer may leave to another.

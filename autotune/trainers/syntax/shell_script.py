@@ -142,7 +142,7 @@ def _spans(text: str, pattern: str, *, put: bool = False) -> list[tuple[int, int
             continue
         if any(start <= begin < end for start, end in bound):
             continue
-        if re.search(pattern, with_arrays(_with_names(block, names), arrays), re.DOTALL):
+        if re.search(pattern, with_arrays(with_names(block, names), arrays), re.DOTALL):
             found.append((begin, begin + len(block.rstrip())))
     return found
 
@@ -309,7 +309,7 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     if not re.search(
         SIZED, with_arrays(typed, shell_arrays(text))
     ):  # by a file: other programs name some
-        words = {each.line: _with_names(text[each.begin : each.end], names) for each in every}
+        words = {each.line: with_names(text[each.begin : each.end], names) for each in every}
         same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
         others = {line: None for line in others if line in same}
     found.others = tuple(others)
@@ -323,7 +323,8 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     return found
 
 
-def _with_names(text: str, names: dict[str, str]) -> str:
+def with_names(text: str, names: dict[str, str]) -> str:
+    """The text with what variables hold in their place."""
     return NAME.sub(lambda m: names.get(m[1] or m[3], m[0]), text) if names else text
 
 
