@@ -41,6 +41,9 @@ REENTRANT_UNTIL = (5, 0)
 # Layers that checkpoint themselves, inside of FSDP's unit: Llama, Qwen and Mistral; the others came
 # one release later. Source: transformers 4.51.3 and 4.52.4, modeling_llama.py, modeling_layers.py.
 CHECKPOINTS_INSIDE_FROM = (4, 52)
+# Until then the Trainer saves FSDP's model by its plain `state_dict()`, of which torch's default is
+# a whole copy on every device. Source: transformers 4.28, 4.31 and 4.32 trainer.py, save_model.
+GATHERS_TO_SAVE_UNTIL = (4, 32)
 # Months from which accelerate leaves gradients unreduced between micro-steps under FSDP2 too: its
 # `no_sync` looked for a method that FSDP2's modules lack. Source: accelerate 1.10.1 and 1.11.0
 # accelerator.py; 1.11 is of 20 October 2025.
@@ -109,6 +112,8 @@ class Software:
     steps_in_backward: bool = field(default=False, metadata=LATER)
     # the optimizer's states take next to nothing of the device: paged out, factored, or none
     no_moments: bool = field(default=False, metadata=LATER)
+    # a trainer that puts the whole model on each device, before ZeRO-3 shards it
+    loads_whole: bool = field(default=False, metadata=LATER)
     # gradients are reduced after every micro-step, not after the last alone (sync_each_batch)
     syncs_each_batch: bool = field(default=False, metadata=LATER)
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
@@ -120,6 +125,11 @@ class Software:
     # what trains whole beside adapters keeps the dtype it was loaded in, as PEFT leaves it; False:
     # the trainer casts it to that of the adapters
     saves_as_loaded: bool = field(default=False, metadata=LATER)
+
+    @property
+    def gathers_to_save(self) -> bool:
+        """Whether every device holds the whole model of FSDP while it is saved."""
+        return self.stack == "hf" and self.transformers < GATHERS_TO_SAVE_UNTIL
 
     def has_sdpa(self, family: str) -> bool:
         """Whether the class of a model calls torch's attention, in the code that runs."""

@@ -59,6 +59,7 @@ class Parsed:
     plain: bool = False  # 16-bit compute without autocast, under a trainer that has it
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
     no_moments: bool = False  # its optimizer's states take next to nothing of the device
+    loads_whole: bool = False  # onto each device, before ZeRO-3 shards it
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights
     kbit_prepared: bool = False  # what a quantised base does not quantise becomes fp32

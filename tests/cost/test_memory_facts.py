@@ -209,6 +209,20 @@ def test_fsdp_gathers_two_layers_at_the_top_of_the_backward_and_one_at_its_botto
     assert beside["head forward"] == pytest.approx(float(step.cached_casts[0]))
 
 
+def test_an_old_trainer_saves_a_whole_copy_of_fsdps_weights_on_every_device() -> None:
+    knobs = {"offer__count": 4, "sharding": "fsdp"}
+    found = {}
+    for version in ((4, 31, 0), (4, 32, 0)):
+        job = job_of()
+        job = replace(job, software=replace(job.software, transformers=version))
+        step = Step.of(job, columns(**knobs))
+        saving = instants(step)["saving"].workspace - step.gathered_root
+        found[version] = float(saving[0])
+        assert float(step.gathered_layer[0]) < float(step.static.stored[0]) / 20
+    assert found[4, 31, 0] == pytest.approx(float(step.static.stored[0]))
+    assert found[4, 32, 0] == pytest.approx(float(step.gathered_layer[0]))
+
+
 @pytest.mark.parametrize(
     ("devices", "rows", "measured_gb"),
     [(2, 2, 39.99), (4, 4, 28.04), (8, 2, 22.50), (8, 4, 22.61)],

@@ -6,10 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from builders import memory_columns
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched
+from autotune.cost.memory.peak import instants
+from autotune.cost.memory.step import Step
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trace.request import request_for
@@ -822,3 +825,37 @@ def test_a_stated_release_brings_its_own_defaults(
     found = job(tmp_path / "a.py", PREFERENCES % dtype, **versions)
     now = found.today
     assert (found.method.base, now.precision, now.activation_checkpointing) == expected
+
+
+LLAMA_FACTORY = f"""\
+model_name_or_path: {QWEN}
+stage: sft
+do_train: true
+finetuning_type: lora
+template: qwen
+dataset: own
+cutoff_len: 512
+bf16: true
+"""
+LAUNCHED = """\
+distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3, zero3_init_flag: %s}
+num_machines: 1
+num_processes: 2
+"""
+
+
+@pytest.mark.parametrize(("flag", "whole"), [("false", True), ("true", False)])
+def test_llama_factory_loads_the_whole_model_where_zero3_does_not_load_it(
+    tmp_path: Path, flag: str, whole: bool
+) -> None:
+    (tmp_path / "a.yaml").write_text(LLAMA_FACTORY)
+    beside = tmp_path / "accelerate.yaml"
+    beside.write_text(LAUNCHED % flag)
+    given = Overrides(("h100:2",), stated={"data.rows": 1000}, beside=(str(beside),))
+    (found,) = load_jobs(tmp_path / "a.yaml", given)
+    assert found.job.software.loads_whole is whole
+    step = Step.of(found.job, memory_columns(offer__count=2, sharding="zero3"))
+    loaded = float(step.static.loaded[0])
+    assert loaded == (pytest.approx(2.0 * 494_032_768, rel=0.01) if whole else 0.0)
+    assert ("loading" in instants(step)) is whole

@@ -38,6 +38,7 @@ INSTANTS: dict[str, tuple[str, str]] = {
     "evaluation": ("evaluation", "an evaluation batch"),
     "metrics": ("evaluation", "joining the logits that an evaluation keeps for its metrics"),
     "saving": ("save", "a checkpoint save"),
+    "loading": ("load", "loading, before the weights are sharded"),
 }  # fmt: skip
 
 

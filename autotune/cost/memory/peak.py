@@ -2,7 +2,7 @@
 
 Covers: head forward and backward, final norm, first and last layer of the backward, end of the
 backward, optimizer step, evaluation, generation, saving; with and without checkpointing.
-Does not cover: order of operations inside a kernel; loading.
+Does not cover: order of operations inside a kernel; loading otherwise than by LLaMA-Factory.
 
 Source: derived, and checked against storage-counting traces of whole steps (tests/cost).
 Legend: T tokens, L layers, h hidden, V vocabulary, e bytes of the compute dtype.
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
     from autotune.cost.memory.step import Step
 
-# Instants that need nothing of what the batch makes.
-BETWEEN_BATCHES = ("optimizer", "saving")
+BETWEEN_BATCHES = ("optimizer", "saving", "loading")  # they need nothing of what a batch makes
 
 
 def instants(step: Step) -> dict[str, Instant]:
     """Every instant at which memory can peak, by name."""
     found = {"evaluation": _evaluation(step), "saving": _saving(step)}
+    if np.any(step.static.loaded > 0.0):
+        found["loading"] = Instant(step.static.loaded, *(np.zeros_like(step.tokens),) * 6)
     if np.any(step.kept_rows > 0.0):
         found["metrics"] = _metrics(step)
     if step.job.steps > 0:
@@ -75,11 +76,13 @@ def _resident(step: Step, gradients: FloatArray) -> Instant:
 def _saving(step: Step) -> Instant:
     """A whole state dict of sharded weights is gathered unit by unit and copied to the host.
 
+    An old Trainer keeps all of them on the device (`Software.gathers_to_save`).
     Source: torch.distributed.fsdp FullStateDictConfig(offload_to_cpu, rank0_only), which accelerate
     sets; a layer is one unit.
     """
     resident = _resident(step, _standing(step))
-    return replace(resident, workspace=resident.workspace + step.gathered_layer)
+    gathered = np.maximum(step.gathered_layer, step.static.saved_whole)
+    return replace(resident, workspace=resident.workspace + gathered)
 
 
 def _standing(step: Step) -> FloatArray:

@@ -251,6 +251,8 @@ class Static:
     weight_shards: FloatArray  # devices that share the weights
     gradient_shards: FloatArray
     stored: FloatArray  # of the weights, wherever they lie and however many share them
+    saved_whole: FloatArray  # copied on the device for a save of sharded weights
+    loaded: FloatArray  # a whole model that is there before it is sharded
     gradients_here: FloatArray  # 1 where reduced gradients stay on the device, 0 where they leave
     sums: FloatArray  # gradients of earlier micro-steps
     zero: deepspeed.Transient  # what DeepSpeed has besides; its share of `buckets` is in there
@@ -305,6 +307,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     embedding = float(saved_embedding(job.model, method)) if method.is_lora else size.embedding
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")
+    fsdp = several & columns.equals("sharding", "fsdp")
     zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
     whole = np.full(columns.rows, weight_bytes(job, size))
     alone = ~columns.equals("sharding", "fsdp", "zero3")
@@ -331,6 +334,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         gradient_shards=gradient_shards,
         stored=whole,
         gradients_here=here,
+        saved_whole=fsdp * job.software.gathers_to_save * whole,
+        loaded=several * columns.equals("sharding", "zero3") * job.software.loads_whole * whole,
         sums=np.where(
             states & deepspeed.runs(columns),
             0.0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.parsed import Keys, Parsed
@@ -58,11 +59,30 @@ def add_accelerate(parsed: Parsed, values: Mapping[str, Any], name: str) -> None
         _add_stage(parsed, keys.whole("deepspeed_config.zero_stage"), name)
         for key, knob in COUNTS.items():
             _agree_count(parsed, knob, keys, f"deepspeed_config.{key}")
+        _say_loading(keys, parsed, name)
     elif kind == "MULTI_GPU":
         parsed.knobs.setdefault("sharding", "ddp")
     for section in ("deepspeed_config", "fsdp_config"):
         _add_offload(keys, parsed, section)
     leave_rest(keys, parsed, "accelerate")
+
+
+def _say_loading(keys: Keys, parsed: Parsed, name: str) -> None:
+    """That LLaMA-Factory puts the whole model on each device where ZeRO-3 does not load it.
+
+    Source: accelerate 1.15 utils/dataclasses.py, DeepSpeedPlugin.set_deepspeed_weakref, without
+    which transformers does not know of ZeRO-3 when it loads; LLaMA-Factory 0.7 and 0.9.4
+    model/patcher.py, which then asks for `device_map`, the process's own device.
+    """
+    key = "deepspeed_config.zero3_init_flag"
+    late = (
+        keys.switch(key) is False
+        and keys.whole("deepspeed_config.zero_stage") == ZERO_STAGE["zero3"]
+    )
+    if late and parsed.trainer == "llamafactory":
+        parsed.loads_whole = True
+        why = "the whole model is on each device while it is loaded; true loads it in shards"
+        parsed.note(f"{name}: {key}", "false", why)
 
 
 def add_deepspeed(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
