@@ -93,8 +93,6 @@ def host_bytes(job: Job, columns: Columns) -> FloatArray:
 
 def _states_on_host(job: Job, columns: Columns, buffered: float, gathered: float) -> FloatArray:
     """[bytes] of offloaded states and shards in one machine, so many times with their buffers."""
-    if not states_away(columns).any():
-        return np.zeros(columns.rows)
     trained = trainable_parameters(job) * float(job.steps > 0)
     zero = columns.equals(KNOB, "optimizer") * STATE_BYTES * buffered * trained
     moving = whole_modules.trained_bytes(job, columns) * float(job.steps > 0)

@@ -9,7 +9,6 @@ per adapted matrix, no biases).
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError, unknown
@@ -89,7 +88,6 @@ def head_parameters(model: Model) -> int:
     return matrix + model.head_bias * model.vocab_size
 
 
-@lru_cache(maxsize=256)
 def parameter_count(model: Model) -> int:
     """[elements] of the whole model, shared weights counted once."""
     mixtures = model.num_layers - model.num_dense_layers
@@ -173,7 +171,6 @@ def magnitudes(model: Model, method: Method) -> int:
     )
 
 
-@lru_cache(maxsize=256)
 def adapter_parameters(model: Model, method: Method) -> int:
     """[elements] that a LoRA method trains: the adapters, and under DoRA their magnitudes."""
     adapters = lora_parameters(model, method.rank, method.targets)

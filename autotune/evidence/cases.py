@@ -80,9 +80,11 @@ class MeasuredCase(Candidate):
     def teaches_time(self) -> bool:
         """Whether its seconds may go into a fit: nothing that decides them is a guess.
 
-        What joins several machines is known by its name at best, so those rows are compared alone.
+        What joins several machines is known by its name at best, so those rows are compared alone;
+        so are the few of one source that train modules whole: they judge how those are priced.
         """
-        return self.grades.time != "C" and not self.guessed and self.offer.network is None
+        alone = self.offer.network is not None or self.job.method.modules_to_save
+        return self.grades.time != "C" and not self.guessed and not alone
 
     @property
     def teaches_memory(self) -> bool:

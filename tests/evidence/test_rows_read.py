@@ -286,6 +286,28 @@ def test_shipped_runs_on_several_machines_lie_within_their_intervals() -> None:
     assert sorted(stated)[len(stated) // 2] < 0.15
 
 
+SAVED = {"task": "lora+embed+head"}
+
+
+def test_what_trains_whole_beside_adapters_is_read_of_the_task_and_teaches_no_fit() -> None:
+    case = used(**SAVED)
+    assert case.job.method.modules_to_save == ("embed_tokens", "lm_head")
+    assert case.job.software.saves_as_loaded
+    assert not case.teaches_time
+    assert used(task="lora+head").job.method.modules_to_save == ("lm_head",)
+    assert used().job.method.modules_to_save == ()
+
+
+def test_shipped_runs_that_train_the_embedding_and_the_head_lie_within_their_intervals() -> None:
+    """Qwen's own table, which no formula or constant was made from."""
+    cases = [c for c in read_cases(SHIPPED_ROWS).cases if c.job.method.modules_to_save]
+    found = residuals(cases, predict(cases, lambda job, own: Pricing(job).bill(own)))
+    steps = [r for r in found if r.kind == "time"]
+    assert len(steps) == 18
+    assert sum(abs(math.log(r.ratio)) < 1.2816 * r.log_sd for r in steps) >= 0.8 * len(steps)
+    assert sorted(r.error for r in steps)[len(steps) // 2] < 0.1
+
+
 @pytest.mark.parametrize(
     ("text", "chip", "gib"),
     [

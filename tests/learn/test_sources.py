@@ -98,6 +98,25 @@ def test_an_adapter_may_name_its_modules_layer_by_layer(trained: Path, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("modules", "task"),
+    [
+        (["model.embed_tokens", "lm_head"], "lora+embed+head"),
+        (["lm_head", "norm"], "lora+head"),
+        (["norm"], "lora"),
+        (None, "lora"),
+    ],
+)
+def test_what_an_adapter_trained_whole_is_read_with_it(
+    trained: Path, tmp_path: Path, modules: list[str] | None, task: str
+) -> None:
+    out = _with_adapter(trained, tmp_path, "q_proj")
+    stated = {"r": 8, "target_modules": ["q_proj"], "modules_to_save": modules}
+    (out / "adapter_config.json").write_text(json.dumps(stated))
+    assert past_run(_read(out)).cells["task"] == task
+
+
+@pytest.mark.slow
 def test_a_run_whose_job_makes_no_sense_is_left_out_and_costs_no_other(
     trained: Path, tmp_path: Path
 ) -> None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.hf_config import model_from_config
 from autotune.catalog.models.models import derived_of, find_model, is_known, load_models
-from autotune.cost.parameters import parameter_count
+from autotune.cost.parameters import parameter_count, saveable
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import MAX_RANK
 from autotune.evidence.cases import Refused
 from autotune.evidence.learned.run import UNSHAPED
+from autotune.evidence.record.row import SAVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +84,16 @@ def _bare(name: str) -> str:
     return "/".join(parts) if hub else parts[-1]
 
 
+def _with_saved(found: Found, stated: Mapping[str, Any], model: Model) -> str:
+    """The task of a run that trains the embedding or the head whole; empty where none does."""
+    named = found.adapter.get("modules_to_save") or stated.get("modules_to_save") or ()
+    listed = named if isinstance(named, list | tuple | set) else [named]
+    names = {str(each).rpartition(".")[2] for each in listed}
+    embedding, *heads = saveable(model)
+    places = tuple(place for place, own in enumerate(({embedding}, {*heads})) if own & names)
+    return next((task for task, own in SAVES.items() if own == places), "")
+
+
 def _rank(stated: object) -> int:
     """The rank of the adapters; 0 where none is stated, or none that there can be."""
     try:
@@ -113,6 +124,7 @@ def cells_of(found: Found, parsed: Parsed, model: Model) -> dict[str, str]:
     dora = found.adapter.get("use_dora") is True
     objective = _objective(arguments)
     task = ("qlora" if quant else "lora") if lora else "full"
+    task = _with_saved(found, stated, model) or task if lora else task
     return {
         "task": f"{task} ({objective})" if objective else f"{task} (dora)" if dora else task,
         "lora_r": str(rank) if lora else "",

@@ -169,6 +169,7 @@ def contract_changes(job: Job) -> list[Rungs]:
         found.append((_adapters("QLoRA rank 16: an nf4 base", qlora, **lora, base="nf4"),))
     else:
         found += _smaller_bases(job)
+        found += [(saved_edit(method),)] if method.modules_to_save else []
         ranks = _halved(method.rank, LOWEST_RANK)
         found.append(tuple(rank_edit(method, r) for r in ranks))
     lengths = _halved(job.max_length, SHORTEST)
@@ -204,6 +205,13 @@ def rank_edit(method: Method, rank: int) -> QuestionEdit:
     """Adapters of another rank."""
     label = f"rank {rank}, not {method.rank}"
     return _contract("method.rank", str(rank), lambda job: _with_method(job, rank=rank), label)
+
+
+def saved_edit(method: Method) -> QuestionEdit:
+    """Nothing that trains whole beside the adapters."""
+    label = f"adapters alone, not all of {' and '.join(method.modules_to_save)}"
+    none = {"modules_to_save": ()}
+    return _contract("method.modules_to_save", "none", lambda job: _with_method(job, **none), label)
 
 
 def length_edit(job: Job, length: int) -> QuestionEdit:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.app.whatif.changes import SHORTEST, base_edit, epochs_edit, length_edit, rank_edit
+from autotune.app.whatif.changes import (
+    SHORTEST,
+    base_edit,
+    epochs_edit,
+    length_edit,
+    rank_edit,
+    saved_edit,
+)
 from autotune.app.whatif.levers import lever_changes
 from autotune.app.whatif.moved import moved_by
 from autotune.domain.answer.recommendation import Sensitivity
@@ -257,6 +264,8 @@ def _choices(job: Job) -> Iterator[QuestionEdit]:
         yield base_edit("16bit")
     if method.is_lora and method.rank > 1:
         yield rank_edit(method, method.rank // 2)
+    if method.modules_to_save:
+        yield saved_edit(method)
     if not method.is_lora and method.base == "16bit":
         yield base_edit("32bit", note="fp32 weights and states under bf16 compute")
     if job.epochs > 1:  # one pass less, of those that make more than one

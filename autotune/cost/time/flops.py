@@ -89,7 +89,6 @@ def head_weights(model: Model) -> float:
     return float(model.vocab_size) * model.hidden_size
 
 
-@lru_cache(maxsize=256)
 def adapter_weights(model: Model, method: Method) -> float:
     """[elements] P: adapter parameters that a token passes through; 0 for full fine-tuning."""
     return sum(

@@ -29,6 +29,7 @@ from autotune.domain.typed.values import (
     Length,
     Money,
     Names,
+    NamesOrNone,
     Rows,
     Section,
     Size,
@@ -89,7 +90,7 @@ class MethodSection(Section):
     base: Literal["16bit", "32bit", "int8", "nf4"] | None = None
     variant: Variant | None = None
     double_quant: bool | None = None  # of an nf4 base; else as QLoRA has it
-    modules_to_save: Names | None = None  # trained whole: the embedding, the output head
+    modules_to_save: NamesOrNone | None = None  # trained whole: the embedding, the output head
 
     @model_validator(mode="after")
     def _agrees(self) -> MethodSection:

@@ -276,6 +276,12 @@ def _names(value: object) -> object:
     return value
 
 
+def _names_or_none(value: object) -> object:
+    """The same, and `none` for an empty list."""
+    nothing = isinstance(value, str) and value.strip().casefold() == "none"
+    return [] if nothing else _names(value)
+
+
 def _empty(value: object) -> object:
     """A key with nothing behind it is an empty mapping."""
     return {} if value is None else value
@@ -387,4 +393,5 @@ Tokens = Annotated[int, whole(1, MAX_LENGTH)]
 Batch = Annotated[int, whole(1, MAX_BATCH)]
 Length = Annotated[float, real(1.0, MAX_LENGTH)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_names)]
+NamesOrNone = Annotated[tuple[Text, ...], BeforeValidator(_names_or_none)]
 Knobs = Annotated[dict[str, Any], BeforeValidator(_empty), AfterValidator(_knobs)]

@@ -44,7 +44,6 @@ EXPERT_KERNELS = "expert kernels other than the model's own"
 SELECTIVE = "selective activation checkpointing"
 PREFERENCES = "preference training: two models and two answers a row"
 PICTURES = "a model that reads pictures"
-TRAINED_EMBEDDINGS = "embeddings and output layer trained beside adapters"
 
 
 def refusal_of(row: Row) -> str:
@@ -94,9 +93,7 @@ def _other_model_or_method(row: Row) -> str:
 def _other_task(task: str) -> str:
     if "dpo" in task or "orpo" in task or "grpo" in task:
         return PREFERENCES
-    if "vision" in task:
-        return PICTURES
-    return TRAINED_EMBEDDINGS if task == "lora+embed+head" else ""
+    return PICTURES if "vision" in task else ""
 
 
 def _other_stack(row: Row) -> str:
@@ -136,7 +133,6 @@ _HELP = (
     ("the variant", "a run of plain LoRA or AdamW beside it"),
     (PREFERENCES, "nothing: one answer a row is modelled"),
     (PICTURES, "a run on text rows alone"),
-    (TRAINED_EMBEDDINGS, "a run that trains adapters alone"),
     (MEGATRON, "nothing: trainers that run PyTorch's own modules are modelled"),
     (EXPERT_KERNELS, "a run with the model's own experts"),
     (SELECTIVE, "a run with full checkpointing or none"),

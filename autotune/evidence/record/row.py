@@ -45,7 +45,9 @@ FULL = {
     "full", "pretrain", "sft", "full-finetuning", "full fine-tuning", "full finetuning", "fft",
     "cpt", "continued pretraining", "continued pre-training",
 }  # fmt: skip
-LORA = {"lora", "qlora", "rslora"}
+# The embedding, the head or both train whole beside the adapters: their places in `saveable`.
+SAVES = {"lora+embed": (0,), "lora+head": (1,), "lora+embed+head": (0, 1)}
+LORA = {"lora", "qlora", "rslora", *SAVES}
 FAILED = frozenset({"1", "1.0", "true", "yes", "inferred"})
 FINISHED = frozenset({"", "0", "0.0", "false", "no", "-", "na", "n/a", "nan", "none", "null", "?"})
 SURPLUS = ""  # the column of cells that the header does not name

@@ -31,6 +31,7 @@ from autotune.evidence.record.kernels import (
     own_operations,
 )
 from autotune.evidence.record.notes import reentrant_of, version_of
+from autotune.evidence.record.row import SAVES
 
 if TYPE_CHECKING:
     from autotune.domain.software import KbitUpcast
@@ -206,6 +207,7 @@ def software_of(row: Row) -> Software:
         reentrant=reentrant,
         stack=stack,
         trainer=trainer,
+        saves_as_loaded=row.words["task"] in SAVES,
     )
 
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost.memory.modelling_code import LITGPT
-from autotune.cost.parameters import FUSED_QKV, lora_parameters
+from autotune.cost.parameters import FUSED_QKV, adapter_parameters, saveable, saved_parameters
 from autotune.domain.job import QUANTISED, Method
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.kernels import FMS
 from autotune.evidence.record.notes import trainable_of
-from autotune.evidence.record.row import FULL
+from autotune.evidence.record.row import FULL, SAVES
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device
@@ -248,22 +248,26 @@ def method_of(row: Row, model: Model, trainer: str) -> tuple[Method, tuple[str, 
     targets, exact = model_targets(model, names)
     if not targets:
         raise Refused(NO_TARGETS)
-    if variant == "none" and exact and _other_variant(row, model, rank, targets):
-        raise Refused(OTHER_VARIANT)
+    saved = tuple(saveable(model)[place] for place in SAVES.get(row.words["task"], ()))
     source = row.words["source_repo"]
     dropout = next((own for name, own in SOURCE_DROPOUT.items() if name in source), 0.0)
-    method = Method("lora", base, rank, float(2 * rank), dropout, targets, variant)
+    method = Method(
+        "lora", base, rank, float(2 * rank), dropout, targets, variant, modules_to_save=saved
+    )
+    if variant == "none" and exact and _other_variant(row, model, method):
+        raise Refused(OTHER_VARIANT)
     if base == "nf4" and LITGPT in source:  # its `bnb.nf4` and `bnb.nf4-dq` are two settings
         method = replace(method, double_quant="dq" in row.words["quant"])
     gptq = "4-bit GPTQ priced as nf4" if "gptq" in row.words["quant"] else None
     return method, tuple(text for text in (assumed, gptq) if text)
 
 
-def _other_variant(row: Row, model: Model, rank: int, targets: tuple[str, ...]) -> bool:
+def _other_variant(row: Row, model: Model, method: Method) -> bool:
     stated = trainable_of(row.notes)
     if stated is None:
         return False
-    return abs(stated / lora_parameters(model, rank, targets) - 1) > SAME_COUNT
+    counted = adapter_parameters(model, method) + saved_parameters(model, method)
+    return abs(stated / counted - 1) > SAME_COUNT
 
 
 _OFF = {"none", "no", "false", "off", "0"}

@@ -85,6 +85,7 @@ class Validation:
     bounds: dict[str, Bounds] = field(default_factory=dict)
     orientation: dict[str, Errors] = field(default_factory=dict)  # grade C, or a setting guessed
     machines: dict[str, Errors] = field(default_factory=dict)  # runs on several machines
+    saved: dict[str, Errors] = field(default_factory=dict)  # that train modules whole
     usable_by: dict[str, str] = field(default_factory=dict)  # what a reason's rows would need
 
     def as_dict(self) -> dict[str, Any]:
@@ -114,7 +115,9 @@ def validate(
     memory = [r for r in counted if primary(r)]
     time = [r for r in counted if r.kind == "time"] if steps is None else list(steps)
     joined = [r for r in every if r.case.offer.network is not None]
-    rough = [r for r in every if not exact(r) and r.case.offer.network is None]
+    whole = [r for r in every if r.case.job.method.modules_to_save and not r.case.guessed]
+    apart = {r.case.id for r in (*joined, *whole)}
+    rough = [r for r in every if not exact(r) and r.case.id not in apart]
     accuracy = accuracy_of(time)
     kinds = ("allocated", "reserved", "nvidia-smi")
     return Validation(
@@ -152,6 +155,7 @@ def validate(
             "memory": errors_of([r for r in rough if primary(r)]),
         },
         machines=_on_machines(joined),
+        saved={"time": errors_of([r for r in whole if r.kind == "time"])},
         usable_by={
             reason: help_for(reason)
             for reason in dict.fromkeys(

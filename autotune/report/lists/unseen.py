@@ -94,6 +94,11 @@ def judged_section(payload: Mapping[str, Any]) -> Section:
             for name, own in payload["machines"].items()
             if own["n"]
         ),
+        *(
+            f"an embedding and a head that train whole, in no fit, {name}: {_in_words(own)}"
+            for name, own in payload["saved"].items()
+            if own["n"]
+        ),
     ]
     return section("Who is judged how", bullets(lines))
 

@@ -36,7 +36,7 @@ def validation_payload(validation: Validation) -> dict[str, Any]:
         content["oom"][name] = list(content["oom"][name])
     for name in ("groups", "reliability"):
         content[name] = list(content[name])
-    named = ("left_out", "bounds", "orientation", "machines")
+    named = ("left_out", "bounds", "orientation", "machines", "saved")
     content.update({name: dict(content[name]) for name in named})
     for own in content["claims"].values():
         own["bears"] = (own["n"] - own["failures"] + 1) / (own["n"] + 2)
