@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.catalog.models.models import reads_text_alone
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.domain.objective import AS_SFT, PAIRED, WORK
@@ -150,6 +151,8 @@ def _only_evaluates(values: Mapping[str, Any]) -> str:
 def _holds(sign: Sign, values: Mapping[str, Any]) -> bool:
     text = _text(values, sign.key)
     stated = text is not None and not any(_text(values, key) for key in sign.unless)
+    if stated and not sign.of_text and reads_text_alone(_text(values, "model_name_or_path") or ""):
+        return False
     return stated and bool(re.fullmatch(sign.pattern, str(text), re.IGNORECASE | re.DOTALL))
 
 

@@ -27,6 +27,7 @@ class Sign:
     key: str
     pattern: str = r".+"
     unless: tuple[str, ...] = ()  # keys that stand for another job where they are stated
+    of_text: bool = True  # whether it says so beside a model that reads nothing but text
 
 
 _ON = r"true|1|yes|on"
@@ -61,7 +62,7 @@ _FACTORY = (
     Sign("rl", "stage", r"grpo|gspo|rloo|reinforce\w*"),
     Sign("inference", "sample_backend", unless=_STEPS),
     Sign("evaluation", "task", r".*(mmlu|ceval|cmmlu).*"),
-    *(Sign("vision", key) for key in (
+    *(Sign("vision", key, of_text=False) for key in (  # of models with a tower: model/visual.py
         "image_max_pixels", "video_max_pixels", "freeze_vision_tower", "image_resolution",
         "freeze_multi_modal_projector", "train_mm_proj_only",
     )),

@@ -36,6 +36,7 @@ dataset: mine
 cutoff_len: 512
 per_device_train_batch_size: 1
 """
+SEEING = FACTORY.replace("Qwen/Qwen2.5-0.5B", "google/gemma-3-4b-pt")
 TUNE = """\
 model: {_component_: torchtune.models.llama3_2.lora_llama3_2_1b, lora_rank: 8}
 checkpointer: {checkpoint_dir: /tmp/Llama-3.2-1B-Instruct}
@@ -63,7 +64,8 @@ FILES = {
     ),
     "factory-merge.yaml": (FACTORY + "export_dir: out\n", "merging"),
     "factory-predict.yaml": (FACTORY + "stage: sft\ndo_predict: true\n", "evaluation"),
-    "factory-vision.yaml": (FACTORY + "stage: sft\nimage_max_pixels: 262144\n", "vision"),
+    "factory-vision.yaml": (SEEING + "stage: sft\nimage_max_pixels: 262144\n", "vision"),
+    "factory-tower.yaml": (SEEING.replace("4b", "4b-it") + "freeze_vision_tower: true\n", "vision"),
     "tune-eval.yaml": (TUNE + "tasks: [truthfulqa_mc2]\n", "evaluation"),
     "tune-chat.yaml": (TUNE + "max_new_tokens: 300\nprompt: {user: hi}\n", "inference"),
     "tune-kd.yaml": (TUNE_RUN + "kd_ratio: 0.5\n", "distillation"),
@@ -224,7 +226,10 @@ def test_a_name_that_says_sft_as_well_is_a_supervised_file(tmp_path: Path) -> No
     assert found.job.objective == "sft"
 
 
-@pytest.mark.parametrize("text", [AXOLOTL, FACTORY + "stage: sft\ndo_train: true\n", TUNE_RUN, HF])
+@pytest.mark.parametrize(
+    "text",
+    [AXOLOTL, FACTORY + "stage: sft\nfreeze_vision_tower: true\ndo_train: true\n", TUNE_RUN, HF],
+)
 def test_supervised_files_pass(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sft.yaml"
     path.write_text(text)

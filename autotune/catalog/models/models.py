@@ -83,6 +83,15 @@ def is_known(text: str) -> bool:
     return text.strip().casefold() in _by_text()
 
 
+def reads_text_alone(text: str) -> bool:
+    """Whether a name, or a folder's last part, is a model of the catalogue without a vision tower.
+
+    Source: google/gemma-3-4b-pt and Llama-4-Scout-17B-16E config.json, which have a vision_config.
+    """
+    plain = text.strip().rstrip("/").rpartition("/")[2]
+    return is_known(plain) and not re.match(r"gemma-3-(4|12|27)b|llama-4", plain, re.IGNORECASE)
+
+
 def find_model(text: str, base_dir: Path | None = None) -> Model:
     """The model a person means. Raises InputError with the closest names and how to add one.
 
