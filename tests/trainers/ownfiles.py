@@ -55,3 +55,16 @@ def values_of(name: str) -> dict[str, Any]:
 
 def beside(name: str) -> Beside:
     return Beside(name, BESIDE[name], (FOLDER / name).read_text(encoding="utf-8"))
+
+
+# The least that a file of each says, as its mapping.
+AXOLOTL = {
+    "base_model": "meta-llama/Llama-3.1-8B", "adapter": "lora", "lora_r": 16, "lora_alpha": 32,
+    "lora_target_linear": True, "micro_batch_size": 2, "gradient_accumulation_steps": 4,
+    "sequence_len": 2048, "num_epochs": 1, "bf16": True, "datasets": [{"path": "x"}],
+}  # fmt: skip
+FACTORY = {
+    "model_name_or_path": "meta-llama/Llama-3.1-8B", "stage": "sft", "finetuning_type": "lora",
+    "lora_rank": 16, "lora_target": "all", "cutoff_len": 2048, "bf16": True, "dataset": "x",
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_train_epochs": 1.0,
+}  # fmt: skip

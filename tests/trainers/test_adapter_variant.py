@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import LORA, config, job, offer, values_of
+from ownfiles import AXOLOTL, FACTORY
 
 from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VARIANTS = ("dora", "rslora")
-AXOLOTL = {
-    "base_model": "meta-llama/Llama-3.1-8B", "adapter": "lora", "lora_r": 16, "lora_alpha": 32,
-    "lora_target_linear": True, "micro_batch_size": 2, "gradient_accumulation_steps": 4,
-    "sequence_len": 2048, "num_epochs": 1, "bf16": True, "datasets": [{"path": "x"}],
-}  # fmt: skip
-FACTORY = {
-    "model_name_or_path": "meta-llama/Llama-3.1-8B", "stage": "sft", "finetuning_type": "lora",
-    "lora_rank": 16, "lora_target": "all", "cutoff_len": 2048, "bf16": True, "dataset": "x",
-    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_train_epochs": 1.0,
-}  # fmt: skip
 TUNE = {
     "model": {
         "_component_": "torchtune.models.llama3.lora_llama3_8b", "lora_attn_modules": ["q_proj"],

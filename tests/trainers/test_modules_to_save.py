@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import LORA, config, job, offer, values_of, with_base
-from test_adapter_variant import AXOLOTL, FACTORY
+from ownfiles import AXOLOTL, FACTORY
 from test_smoke import run
 
 from autotune.app.job.load import load_jobs
