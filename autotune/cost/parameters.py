@@ -227,6 +227,11 @@ def saved_head(model: Model, method: Method) -> int:
     return each * bool(HEADS & {*method.modules_to_save})
 
 
+def trains_head(method: Method) -> bool:
+    """Whether the head has a weight gradient."""
+    return not method.is_lora or bool(HEADS & {*method.modules_to_save})
+
+
 def saved_parameters(model: Model, method: Method) -> int:
     """[elements] that train whole beside the adapters."""
     return saved_embedding(model, method) + saved_head(model, method)

@@ -45,11 +45,6 @@ def saves(job: Job) -> bool:
     return job.method.is_lora and bool(job.method.modules_to_save)
 
 
-def trains_head(job: Job) -> bool:
-    """Whether the output head has a gradient."""
-    return not job.method.is_lora or saved_head(job.model, job.method) > 0
-
-
 def loaded_bytes(job: Job) -> float:
     """[bytes] of an element of the embedding or the head as the base holds it, quantised or not."""
     prepared = job.method.is_quantised and job.software.kbit_upcast == "all"

@@ -18,18 +18,14 @@ from autotune.probe.two_depth import agreement
 from autotune.search.measured.study import FRONT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from autotune.app.probing.measured_bill import MeasuredRow
     from autotune.app.probing.probe import Prober
     from autotune.cost.bill import Bill
     from autotune.probe.record import ProbeRecord
-    from autotune.search.measured.prior import (
-        Prior,
-    )
+    from autotune.search.measured.prior import Prior
     from autotune.search.measured.study import MeasuredExploration
-
-    Explore = Callable[[Prober, Prior], MeasuredExploration]
 
 
 def why_it_leads(ranked: Sequence[MeasuredRow], records: Sequence[ProbeRecord]) -> list[str]:

@@ -25,7 +25,8 @@ from autotune.cost.memory.modelling_code import (
     normalises_head,
     unsloths,
 )
-from autotune.cost.whole_modules import saves, trains_head
+from autotune.cost.parameters import trains_head
+from autotune.cost.whole_modules import saves
 from autotune.domain.software import (
     LOSS_COPIES_FROM,
     LOSS_COPIES_UNTIL,
@@ -235,7 +236,7 @@ def normalised_head(
     """
     each = float(job.model.vocab_size * job.model.hidden_size) * normalises_head(job.model)
     wide = np.where(autocast, 4.0, 0.0)
-    return (compute + (wide if trains_head(job) else 0.0)) * each, wide * each
+    return (compute + (wide if trains_head(job.method) else 0.0)) * each, wide * each
 
 
 def _softcap(job: Job, compute: FloatArray) -> FloatArray:
@@ -265,7 +266,7 @@ def _ligers_gradients(job: Job, tokens: FloatArray, compute: FloatArray) -> Floa
     """
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
     made = compute * tokens * hidden
-    if not trains_head(job):
+    if not trains_head(job.method):
         return made
     narrow = job.method.base == "16bit" if not saves(job) else job.software.saves_as_loaded
     return made + (compute if narrow else 4.0) * vocabulary * hidden
@@ -289,7 +290,7 @@ def _tiled(job: Job, tokens: FloatArray, compute: FloatArray) -> FloatArray:
     Source: trl 1.16 kernels/chunked_logprob.py, backward.
     """
     vocabulary, hidden = float(job.model.vocab_size), float(job.model.hidden_size)
-    trained = 4.0 * vocabulary * hidden if trains_head(job) else 0.0
+    trained = 4.0 * vocabulary * hidden if trains_head(job.method) else 0.0
     states = (4.0 + compute) * tokens * hidden + trained
     if _cuts(job):
         short = tokens <= UNSLOTH_WHOLE  # then as `inplace`

@@ -23,6 +23,7 @@ from autotune.cost.memory.states import (
     unpacked_head_bytes,
 )
 from autotune.cost.memory.units import waits
+from autotune.cost.parameters import trains_head
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM, LOSS_COPIES_FROM
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def instants(step: Step) -> dict[str, Instant]:
         found["last layer"] = _last_layer(step)
         found["end of backward"] = _end(step)
         found["optimizer"] = replace(_resident(step, step.static.gradients), workspace=step.foreach)
-        if step.outside.trains_head:
+        if trains_head(step.job.method):
             found["head gradient"] = _head_gradient(step)
     return found
 
@@ -184,7 +185,7 @@ def _reference(step: Step) -> Instant:
 
 def _kept_output(step: Step) -> FloatArray:
     """[bytes] of the hidden states that the head keeps: a frozen one keeps nothing."""
-    return _output(step) if step.outside.trains_head else 0.0 * step.tokens
+    return _output(step) if trains_head(step.job.method) else 0.0 * step.tokens
 
 
 def _head_backward(step: Step) -> Instant:

@@ -76,11 +76,6 @@ class Outside:
     reducing: FloatArray
     tied: bool
 
-    @property
-    def trains_head(self) -> bool:
-        """Whether any row trains the head."""
-        return bool(np.any(self.made_head > 0.0))
-
     @classmethod
     def of(
         cls, job: Job, columns: Columns, static: Static, size: Sizes, compute: FloatArray

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.operators import attention_times, gemm_times
+from autotune.cost.parameters import trains_head
 from autotune.cost.time import flops
 from autotune.frozen import dataclass
 
@@ -366,16 +367,17 @@ def effective_flop(
     logits = np.zeros(rows)
     head = flops.Product(model.hidden_size, model.vocab_size, 1.0, 1.0, 0.0, 0.0)
     products = (*flops.products(model, method), head)
+    learns = [*(full for _ in products[:-1]), trains_head(method)]  # have a weight gradient
     shapes = []
-    for product in products:
+    for product, learnt in zip(products, learns, strict=True):
         seen = np.maximum(tokens * product.share, 1.0)
         inputs = np.full(rows, float(product.inputs))
         outputs = np.full(rows, float(product.outputs))
         shapes += [(seen, outputs, inputs), (seen, inputs, outputs)]
-        if full or (product is head and flops.trains_head(method)):
+        if learnt:
             shapes.append((outputs, inputs, seen))
     shares = iter(_gemm_of_all(efficiency, device, shapes))
-    for product in products:
+    for product, learnt in zip(products, learns, strict=True):
         flop = 2.0 * tokens * product.weights * product.active
         once = flop / next(shares)
         forward += once
@@ -390,7 +392,7 @@ def effective_flop(
             again = product.adapted / product.active
             forward, repeated = forward + again * once, repeated + again * once
             backward += again * back
-        if full or (product is head and flops.trains_head(method)):
+        if learnt:
             backward += flop / next(shares)
     adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
     return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from autotune.cost.parameters import HEADS
+from autotune.cost.parameters import trains_head
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -77,11 +77,6 @@ def _ends_layer(linear: Linear, model: Model) -> bool:
 def linear_weights(model: Model, method: Method) -> float:
     """[elements] N_l: weights of the layers' projections that a token passes through."""
     return sum(p.weights * p.active for p in products(model, method))
-
-
-def trains_head(method: Method) -> bool:
-    """Whether the head has a weight gradient."""
-    return not method.is_lora or bool(HEADS & {*method.modules_to_save})
 
 
 def head_weights(model: Model) -> float:
