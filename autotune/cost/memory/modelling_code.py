@@ -5,7 +5,7 @@ model code does otherwise; other trainers with code of their own are predicted a
 transformers, with a measured offset. What a layer keeps under them: `activations`, `transients`.
 
 Source: derived: modelling code of transformers 5.23, class by class; what a fact changes is checked
-with storage-counting traces of the same classes (tests/cost/test_memory_families.py).
+with storage-counting traces of the same classes (tests/cost/memory/test_memory_families.py).
 litgpt: Lightning-AI/litgpt at 8641822 (October 2023), lit_gpt/model.py, lora.py and utils.py, and
 at 6178c7cc for the norm in fp32; lightning 2.1 fabric/wrappers.py and plugins/precision/half.py,
 which answer in torch's default dtype. Traced on the meta device, those files come within 0.2 % of
@@ -210,7 +210,7 @@ def compiles_layers(job: Job, columns: Columns) -> BoolArray:
     kernels do: the rest is pointwise and made again in the backward. Layers of bitsandbytes, DoRA
     and experts that wait for their router break the graph inside a layer: they count as eager.
     Source: torch._functorch partitioners.py, which keeps what matrix products read and recomputes
-    what fuses; its graphs of the classes of transformers (tests/cost/test_compiled.py); torchtune
+    what fuses; its graphs of transformers' classes (tests/cost/memory/test_compiled.py); torchtune
     0.6.1 training/_compile.py; torchtitan parallelisms/parallelize_llama.py, apply_compile.
     """
     whole = not (job.method.is_quantised or job.model.is_moe or job.method.is_dora)

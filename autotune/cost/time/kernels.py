@@ -234,8 +234,9 @@ EAGER_SCORE_BYTES = Passes(22, 34)
 # The same where torch.compile makes one kernel between the two products, in the forward (the 16-bit
 # product in; fp32 softmax for the backward and its 16-bit copy out) and in the backward. Rows of
 # scores up to this length are held in registers; longer ones are read again for what was summed.
-# Source: derived; what the forward keeps: the partitioner's graphs (tests/cost/test_compiled.py);
-# the length: torch._inductor choices.py, should_use_persistent_reduction.
+# Source: derived; what the forward keeps: the partitioner's graphs, which
+# tests/cost/memory/test_compiled.py makes; the length: torch._inductor choices.py,
+# should_use_persistent_reduction.
 COMPILED_SCORE_BYTES, REREAD_SCORE_BYTES, HELD_SCORES = Passes(12, 16), Passes(2, 6), 1024.0
 
 

@@ -13,7 +13,7 @@ import pytest
 from autotune.catalog.devices import find_device
 from autotune.cost.constants import constants
 from autotune.cost.time import dequantisation, kernels
-from tests.cost.test_time_physics import LLAMA, terms_of
+from tests.cost.time.test_time_physics import LLAMA, terms_of
 
 WEIGHTS = 6.476e9
 PREPARED: dict[str, Any] = {"kbit_upcast": "all", "bitsandbytes": (0, 43, 0)}

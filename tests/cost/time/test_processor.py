@@ -12,7 +12,7 @@ from autotune.catalog.models.hf_config import model_from_config
 from autotune.cost.time import compute, evaluation, kernels, launch
 from autotune.cost.time.efficiency import Efficiency
 from autotune.domain.job import Evaluation, Lengths
-from tests.cost.test_kernels import counted
+from tests.cost.time.test_kernels import counted
 
 if TYPE_CHECKING:
     from autotune.domain.device import Device

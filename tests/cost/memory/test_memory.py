@@ -21,7 +21,7 @@ from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.domain.outcome import MemoryParts
 
-GOLDEN = tomllib.loads((Path(__file__).parents[1] / "golden" / "memory.toml").read_text("utf-8"))
+GOLDEN = tomllib.loads((Path(__file__).parents[2] / "golden" / "memory.toml").read_text("utf-8"))
 CASES = [
     pytest.param(published, row, id=row["id"])
     for published in GOLDEN["set"]
