@@ -99,6 +99,13 @@ def test_a_trainers_file_is_answered_on_one_screen(name: str, typed: Typed) -> N
     assert "Your file with these settings: runs/" in held(text)
 
 
+def test_weights_and_moments_in_bf16_are_said_on_the_fullest_screen(typed: Typed) -> None:
+    words = ("--rows", "100000", "--set", "data.lengths.mean=500", "--max-length", "2048")
+    full = ("tune", "--model", "Qwen3-8B", "--method", "full", *words, "--deadline", "12h")
+    for machines in ("all", "rtx-pro-6000-bw-ws"):
+        assert "Assumed: method.states bf16" in held(typed(*full, "--gpu", machines)[1])
+
+
 def test_what_does_not_fit_is_said_with_the_two_smallest_changes(typed: Typed) -> None:
     words = ("estimate", *SMALL, "--method", "full", "--gpu", "rtx-4090")
     code, text = typed(*words)

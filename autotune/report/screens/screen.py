@@ -127,6 +127,7 @@ WEIGHTY = (
     "price", "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
+FITTING = frozenset({"method.states"})  # decides what fits: told on the fullest screen too
 TOLD_DAYS = 30  # of a price, from which its age is said
 
 
@@ -246,8 +247,10 @@ def assumed_phrase(assumed: Sequence[Assumption], most: int = MOST_ASSUMED) -> s
         (item for item in assumed if _weight(item.key) < len(WEIGHTY)),
         key=lambda item: _weight(item.key),
     )
+    most = max(most, sum(item.key in FITTING for item in ranked))
     if not ranked or not most:
         return ""
+    ranked.sort(key=lambda item: item.key not in FITTING)
     named = [f"{_key(item.key)} {shortened(item.value, 40)}" for item in ranked[:most]]
     rest = len(assumed) - len(named)
     more = f", and {rest} more" if rest else ""

@@ -210,7 +210,7 @@ def signed(change: float, shown: str) -> str:
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     objective = payload.search.objective
-    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6), objective)
+    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6, 10), objective)
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
     more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
