@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from exportcases import LORA, config, job, offer, values_of, with_base
 from ownfiles import AXOLOTL, FACTORY
-from test_smoke import run
 
 from autotune.app.job.load import load_jobs
 from autotune.app.runs.export import export, write_export
@@ -18,6 +17,7 @@ from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_source import parse_script
+from tests.trainers.hf.test_smoke import run
 
 if TYPE_CHECKING:
     from pathlib import Path
