@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "app"))  # simulatedmachine lives there
+sys.path.insert(
+    0, str(Path(__file__).parents[1] / "app" / "probing")
+)  # simulatedmachine lives there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

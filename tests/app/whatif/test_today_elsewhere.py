@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-H100 = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+H100 = Path(__file__).parents[3] / "jobs" / "h100_38h.yaml"
 OTHER = ("a100-40gb:4@4.80USD/h",)
 EIGHT = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
 SLOW_DISK = 25e6  # [bytes/s] that the file states of its own machine

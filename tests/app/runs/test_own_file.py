@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.trainers.patch import Patched
 
-AXOLOTL = (Path(__file__).parents[1] / "trainers" / "own" / "axolotl.yml").read_text()
+AXOLOTL = (Path(__file__).parents[2] / "trainers" / "own" / "axolotl.yml").read_text()
 COMMAND = (
     "python train.py --model_name_or_path Qwen/Qwen2.5-7B --use_peft --lora_r 16 "
     "--per_device_train_batch_size 4 --gradient-accumulation-steps=2 --bf16"

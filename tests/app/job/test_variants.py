@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BASE: dict[str, Any] = {
     "model": "Qwen/Qwen2-0.5B",
     "method": {"kind": "lora", "rank": 16, "base": "16bit"},

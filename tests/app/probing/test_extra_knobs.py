@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-FAKE = Path(__file__).parents[1] / "probe" / "fake_worker.py"
+FAKE = Path(__file__).parents[2] / "probe" / "fake_worker.py"
 THREADS, LIGER = "env.OMP_NUM_THREADS", "args.use_liger_kernel"
 
 

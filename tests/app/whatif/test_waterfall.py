@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H100 = ROOT / "jobs" / "h100_38h.yaml"
 MACHINES = ("h100-sxm", "a100-40gb:4@4.80USD/h", "t4")
 PLAIN = pricer(Calibration())

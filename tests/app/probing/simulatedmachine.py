@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TINY = ROOT / "jobs" / "tiny_cpu.yaml"
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H100 = ROOT / "jobs" / "h100_38h.yaml"
 OFFERS = ("h100-sxm", "a100-40gb:4@4.80USD/h", "h100-sxm:2@5.00USD/h", "l40s", "rtx-4090", "t4")
 

@@ -20,7 +20,7 @@ from autotune.domain.typed.overrides import Overrides
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-AXOLOTL = Path(__file__).parents[2] / "jobs" / "trainers" / "axolotl.yml"
+AXOLOTL = Path(__file__).parents[3] / "jobs" / "trainers" / "axolotl.yml"
 LINE = {"model": "Qwen2.5-7B", "method.kind": "lora"}
 
 

@@ -18,7 +18,7 @@ from autotune.trainers.syntax.shell_script import parse_shell, shell_names
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-OWN = Path(__file__).parents[1] / "trainers" / "own"
+OWN = Path(__file__).parents[2] / "trainers" / "own"
 FLAGS = (
     "train.py --model_name_or_path Qwen/Qwen2.5-7B --use_peft --per_device_train_batch_size 4 "
     "--gradient_accumulation_steps 2"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_adapter_variant import SPEC, spec
 
 from autotune.app.job.load import resolve_spec
 from autotune.app.tune.tune import tune
 from autotune.domain.errors import InputError
 from autotune.report.payload import describe_method
+from tests.app.job.test_adapter_variant import SPEC, spec
 
 BOTH = ["embed_tokens", "lm_head"]
 

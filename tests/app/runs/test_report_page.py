@@ -14,7 +14,7 @@ from autotune.domain.units import format_bytes, format_usd
 from autotune.report.page.page import recommendation_html
 from autotune.report.recorded import recorded_payload
 
-JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+JOB = Path(__file__).parents[3] / "jobs" / "h100_38h.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from autotune.domain.typed.overrides import Overrides
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-OWN = Path(__file__).parents[1] / "trainers" / "own"
+OWN = Path(__file__).parents[2] / "trainers" / "own"
 HF = {"output_dir": "out", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 COMMAND = (
     "python train.py --model_name_or_path Qwen/Qwen2.5-7B --use_peft --lora_r 16 "
@@ -117,7 +117,7 @@ def test_a_flag_does_not_change_what_the_file_says() -> None:
 
 
 def test_flags_of_a_trainers_file_beside_a_job_file_are_refused() -> None:
-    jobs = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+    jobs = Path(__file__).parents[3] / "jobs" / "h100_38h.yaml"
     with pytest.raises(InputError, match="--rows cannot be given beside it"):
         load(jobs)
 
@@ -283,7 +283,7 @@ def test_in_place_needs_a_file_of_a_trainer() -> None:
     command = jobs_of_command(COMMAND, Overrides(gpus=("h100",), stated={"data.rows": 9}))[0].job
     with pytest.raises(InputError, match="not in a file"):
         check_in_place(command)
-    jobs = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+    jobs = Path(__file__).parents[3] / "jobs" / "h100_38h.yaml"
     with pytest.raises(InputError, match="not read from one"):
         check_in_place(load_jobs(jobs, Overrides())[0].job)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
-JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+JOB = Path(__file__).parents[3] / "jobs" / "h100_38h.yaml"
 INSTALLED = {"torch": "2.13.0", "transformers": "5.23.0", "peft": "0.21.2"}
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H100 = ROOT / "jobs" / "h100_38h.yaml"
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LITTLE: dict[str, Any] = {"fidelity": "formula", "trials": 3}
 PROCESSES, EACH = 8, 5
 

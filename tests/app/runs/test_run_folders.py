@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LITTLE = Options(fidelity="formula", trials=3)
 
 

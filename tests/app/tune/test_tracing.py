@@ -20,7 +20,7 @@ from autotune.trace.client import Traced
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = Path(__file__).parents[3] / "jobs"
 
 
 @pytest.fixture(scope="module")

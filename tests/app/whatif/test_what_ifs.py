@@ -26,7 +26,7 @@ from autotune.report.sections.what_ifs import opening_words
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHORT = "lengths: {p50: 85, p95: 240, max: 1500}"
 JOB = """\
 name: short-rows

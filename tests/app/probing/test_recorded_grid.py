@@ -16,7 +16,7 @@ from bench.replay.grid import FOLDER, RECORD, configurations, tiny_job
 from bench.replay.probed import answer, replayed
 from bench.replay.recorded import RecordedRunner, replay_key
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SMALL = {
     "compile": "off", "precision": "fp32", "attention": "sdpa", "num_dataloader_workers": "0",
 }  # fmt: skip

@@ -16,7 +16,7 @@ from autotune.space.file import load_space
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-JOB = Path(__file__).parents[2] / "jobs" / "h100_38h.yaml"
+JOB = Path(__file__).parents[1] / "jobs" / "h100_38h.yaml"
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Typed = Callable[..., tuple[int, str]]
 
-AXOLOTL = Path(__file__).parents[2] / "jobs" / "trainers" / "axolotl.yml"
+AXOLOTL = Path(__file__).parents[3] / "jobs" / "trainers" / "axolotl.yml"
 LINE = ("--model", "Qwen2.5-7B", "--rows", "20k", "--max-length", "2048", "--gpu", "l40s")
 JOB = """\
 model: Qwen/Qwen2.5-7B

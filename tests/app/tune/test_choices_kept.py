@@ -15,7 +15,7 @@ from autotune.domain.units import format_bytes
 from autotune.report.screens.screen import shortened
 from autotune.report.sections.memory import shortfall_lead
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AXOLOTL = ROOT / "jobs" / "trainers" / "axolotl.yml"
 CASE_D = ROOT / "jobs" / "h100_38h.yaml"
 QUICK = Options(dry_run=True, fidelity="formula", trials=1)

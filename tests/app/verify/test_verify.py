@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("home")
 
-JOB = Path(__file__).parents[2] / "jobs" / "a100_llama7b_int8.yaml"
+JOB = Path(__file__).parents[3] / "jobs" / "a100_llama7b_int8.yaml"
 STEPS = 2375
 
 

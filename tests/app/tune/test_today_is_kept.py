@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 OPTIONS = Options(dry_run=True, fidelity="formula", trials=1)
-AXOLOTL = Path(__file__).parents[2] / "jobs" / "trainers" / "axolotl.yml"
+AXOLOTL = Path(__file__).parents[3] / "jobs" / "trainers" / "axolotl.yml"
 JOB = """\
 model: meta-llama/Llama-3.1-8B
 method: {{kind: lora, rank: 16, base: {base}}}
