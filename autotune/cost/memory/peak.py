@@ -220,19 +220,18 @@ def _heads_share(step: Step) -> FloatArray:
 def _head_gradient(step: Step) -> Instant:
     """The head's weight gradient: new beside what is held; under autocast a 16-bit one first.
 
-    Of a copy that trains beside adapters its fp32 gradient comes when the 16-bit weight and the
-    gradient of the logits are gone: the larger of the two moments.
+    The fp32 gradient comes when the 16-bit weight and the gradient of the logits are gone: the
+    larger of the two moments.
     """
     resident = _resident(step, _held(step))
     logits = head_memory.gradient_bytes(step.job, step.tokens, step.compute)
     made = np.where(waits(step.unreduced), step.unreduced.head, step.outside.made_head)
     casts, zero = 2.0 * step.head_cast, step.static.zero
-    if step.job.method.is_lora:
-        cast = step.head_cast > 0.0
-        later = cast & (made > step.head_cast + logits)
-        logits = np.where(later, 0.0, logits)
-        casts = np.where(later, step.head_cast, casts)
-        made = np.where(cast & ~later, 0.0, made)
+    cast = step.head_cast > 0.0
+    later = cast & (made > step.head_cast + logits)
+    logits = np.where(later, 0.0, logits)
+    casts = np.where(later, step.head_cast, casts)
+    made = np.where(cast & ~later, 0.0, made)
     return replace(
         resident,
         activations=step.saved + step.final_norm + _output(step),

@@ -39,7 +39,7 @@ MODES: dict[str, dict[str, Any]] = {
     "dora-dropout": {"kind": "lora", "variant": "dora", "dropout": 0.05},
     "dora-4bit": {"kind": "lora", "variant": "dora", "base": "nf4"},
 }
-ROWS, LENGTH = 4, 512
+ROWS, LENGTH, FEW = 4, 512, 64
 
 
 def config_of(family: str) -> dict[str, Any]:
@@ -100,3 +100,27 @@ def test_formula_agrees_with_the_trace(
     assert formula(family, MODES[mode], attention, checkpointing) == pytest.approx(
         expected, rel=0.03
     )
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_head_s_fp32_gradient_comes_when_the_one_of_its_16_bit_copy_is_made(
+    tracer: Tracer, tied: bool, checkpointing: str
+) -> None:
+    """Few tokens, two micro-steps, and a vocabulary that makes the head most of the model."""
+    config = {**config_of("llama"), "vocab_size": 65536, "tie_word_embeddings": tied}
+    model = model_from_config(config, "llama", "a test")
+    job = priced_job(model, Method("full", "32bit"), FEW, global_batch_size=4)
+    columns = memory_columns(
+        micro_batch_size=2, precision="bf16", attention="eager",
+        activation_checkpointing=checkpointing, adapter_dtype="fp32",
+    )  # fmt: skip
+    request = StepRequest(
+        model=json.loads(json.dumps(config)), num_layers=model.num_layers, micro_batch_size=2,
+        seq_len=FEW, precision="bf16", base="32bit", attention="eager", rank=0, targets=(),
+        activation_checkpointing=checkpointing, optimizer="adamw_torch_fused", accumulates=True,
+    )  # fmt: skip
+    found = tracer.trace(request, full=True)
+    assert isinstance(found, Traced), found
+    priced = float(COMPONENT.price(job, columns)["allocated"][0]) - BLAS_A100
+    assert priced == pytest.approx(found.peak_bytes, rel=0.005)
