@@ -2,7 +2,7 @@
 
 Source: modelling code of transformers 5.23 (native families) and of the models' own repositories
 (remote code: qwen, chatglm, baichuan, mimo). Checked against the native classes in
-tests/catalog/test_real_classes.py.
+tests/catalog/models/test_real_classes.py.
 
 A flag is True, False or the config key that holds it ("key=default", "!" negates it).
 """

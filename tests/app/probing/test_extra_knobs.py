@@ -259,7 +259,7 @@ ONE = (
 
 
 def test_workers_run_at_their_levels_and_the_answer_says_which(tmp_path: Path) -> None:
-    """Of processes that report their threads; that torch's do is tests/probe/test_worker.py."""
+    """Of processes that report their threads: torch's do in tests/probe/worker/test_worker.py."""
     for package in ("torch", "transformers", "peft"):
         pytest.importorskip(package)
     path, folder = tmp_path / "own.yaml", tmp_path / "run"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., ProbeRecord]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUICK = Effort(**BRIEF, most=8, measured=3, least=2, seconds=1.0, patience_s=2.0, loader=False)
 DEEPSPEED_METADATA = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.0\n"
 

@@ -20,7 +20,7 @@ from autotune.domain.errors import InputError
 if TYPE_CHECKING:
     from autotune.domain.model import Model
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commandline import typed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMMAND = re.compile(r"(hint: )?\s*\(?(autotune|cd|bash|export|MAX_STEPS|data:) ?")
 WIDTH = 40
 

@@ -35,7 +35,7 @@ from autotune.probe.runner import Place, Runner
 if TYPE_CHECKING:
     from autotune.domain.job import Job
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BUSY = ("other programs used 1.5 of 2 cores",)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Typed = Callable[..., tuple[int, str]]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
 CAMPAIGNS = sorted((ROOT / "jobs" / "campaigns").glob("*.yaml"))
 SMALL = ("--model", "Qwen2.5-7B", "--rows", "20k")

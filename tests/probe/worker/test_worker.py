@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 needs("torch", "transformers", "peft")
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 QUICK = Effort(**BRIEF, most=10, measured=4, least=2, seconds=2.0, patience_s=6.0, loader=False)
 
 
@@ -118,7 +118,7 @@ def test_a_row_that_nobody_can_read_is_named_by_its_line(
 def test_an_error_of_a_rank_is_written_beside_the_others_and_ends_the_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, name: str
 ) -> None:
-    """What the parent then makes of it is tests/probe/test_several_ranks.py."""
+    """What the parent then makes of it is test_several_ranks.py."""
     monkeypatch.setenv("RANK", rank)
     failed = {"status": "unsupported", "message": "ImportError: flash_attn"}
     monkeypatch.setattr(worker, "answer", lambda *_: failed)
