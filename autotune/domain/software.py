@@ -26,6 +26,10 @@ SDPA_FROM: dict[str, Version] = {
     "phi": (4, 39), "stablelm": (4, 39), "gpt2": (4, 42), "gpt_neox": (4, 42), "phi3": (4, 45),
     "opt": (4, 46),
 }  # fmt: skip
+# Classes that came with it, in releases that still ran under a torch whose kernel they do not call:
+# before 2.1. Source: transformers 4.36, 4.41 utils/import_utils.py, is_torch_sdpa_available.
+SDPA_FROM_FIRST = frozenset({"qwen2", "qwen2_moe", "gemma", "starcoder2", "cohere", "olmo"})
+SDPA_UNDER = (2, 1)
 # Tokens and vocabulary width of a tile of TRL's chunked loss: trl 1.16 kernels/chunked_logprob.py.
 TILE_TOKENS, TILE_VOCABULARY = 4096, 8192
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
@@ -52,6 +56,10 @@ FSDP2_DEFERS_FROM, FSDP2_DEFERS_SINCE = (1, 11), (2025, 11)
 # from 2.1, and from then on makes its denominator in place. Source: torch 1.13.1, 2.0.1 and 2.1.2
 # optim/adamw.py, optim/optimizer.py `_default_to_fused_or_foreach`, fsdp/flat_param.py.
 UPDATES_LISTS_FROM, UPDATES_IN_PLACE_FROM = (2, 0), (2, 1)
+# The Trainer's optimizer where none is named: a loop of transformers' own, torch's AdamW by lists
+# of tensors, and its fused kernel, which needs torch 2.8 besides.
+# Source: transformers 4.31, 4.32, 4.53, 4.54 and 5.2 training_args.py, `default_optim`.
+UPDATES_BY_TORCH_FROM, FUSES_UPDATES_FROM, FUSES_UPDATES_UNDER = (4, 32), (4, 54), (2, 8)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 TRL_PREPARES_UNTIL = (1, 0)  # a base in few bits, by itself
@@ -134,8 +142,10 @@ class Software:
     def has_sdpa(self, family: str) -> bool:
         """Whether the class of a model calls torch's attention, in the code that runs."""
         own = self.stack != "hf" or self.own_model or self.kernels == "unsloth"
-        since = None if own else SDPA_FROM.get(family)
-        return family not in NO_SDPA and (since is None or self.transformers >= since)
+        asks_torch = not own and (family in SDPA_FROM or family in SDPA_FROM_FIRST)
+        if family in NO_SDPA or (asks_torch and self.torch < SDPA_UNDER):
+            return False
+        return not asks_torch or self.transformers >= SDPA_FROM.get(family, ())
 
     @property
     def recomputes_reentrantly(self) -> bool:
@@ -161,6 +171,16 @@ class Software:
     def update_copies(self) -> float:
         """How often AdamW's denominator is there while it is made, of what is updated at once."""
         return 1.0 if self.torch >= UPDATES_IN_PLACE_FROM else 2.0
+
+    @property
+    def usual_optimizer(self) -> str:
+        """The knob of AdamW that the Trainer takes where nothing is said of it.
+
+        Its own loop before 4.32 has the temporaries of one tensor, as the fused kernel has none.
+        """
+        fuses = self.transformers >= FUSES_UPDATES_FROM and self.torch >= FUSES_UPDATES_UNDER
+        lists = self.stack == "hf" and self.transformers >= UPDATES_BY_TORCH_FROM and not fuses
+        return "adamw_torch" if lists else "adamw_torch_fused"
 
     def updates_in_turn(self, *, flat: bool) -> bool:
         """Whether AdamW updates one tensor after the other. flat: FSDP's own parameters."""

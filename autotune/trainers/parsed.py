@@ -58,6 +58,7 @@ class Parsed:
     autocast: bool = False  # 16-bit compute on 32-bit weights, under a trainer that has both ways
     plain: bool = False  # 16-bit compute without autocast, under a trainer that has it
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
+    steps_by_config: bool = False  # DeepSpeed's config names an optimizer, and DeepSpeed makes it
     no_moments: bool = False  # its optimizer's states take next to nothing of the device
     loads_whole: bool = False  # onto each device, before ZeRO-3 shards it
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step

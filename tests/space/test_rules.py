@@ -9,7 +9,7 @@ from autotune.app.job.evidence import complete_config
 from autotune.catalog.software import NO_FLASH, find_software
 from autotune.domain.config import EIGHT_BIT, Config
 from autotune.domain.job import Lengths, Method, Origin
-from autotune.domain.software import NO_SDPA, SDPA_FROM
+from autotune.domain.software import NO_SDPA, SDPA_FROM, SDPA_FROM_FIRST
 from autotune.space.rules import RULES, violations
 
 
@@ -414,6 +414,8 @@ def test_flash_attention_3_needs_its_package_and_a_hopper_gpu(
     [
         ({"transformers": "4.35.2"}, "eager"),
         ({"transformers": "4.36.0"}, "sdpa"),
+        ({"transformers": "4.40.0", "torch": "2.0.1"}, "eager"),
+        ({"transformers": "4.40.0", "torch": "2.1.2"}, "sdpa"),
         ({"transformers": "4.35.2", "kernels": "unsloth"}, "sdpa"),
         ({"transformers": "4.35.2", "trainer": "litgpt"}, "sdpa"),
         (None, "sdpa"),
@@ -430,5 +432,26 @@ def test_torchs_attention_came_to_a_class_with_a_release(
     assert bool(found) is (attention == "eager")
 
 
+@pytest.mark.parametrize(
+    ("software", "optimizer"),
+    [
+        ({"transformers": "4.31.0", "torch": "2.0.1"}, "adamw_torch_fused"),  # its own loop
+        ({"transformers": "4.32.1", "torch": "2.0.1"}, "adamw_torch"),
+        ({"transformers": "4.53.3", "torch": "2.8.0"}, "adamw_torch"),
+        ({"transformers": "4.54.0", "torch": "2.8.0"}, "adamw_torch_fused"),
+        ({"transformers": "5.2.0", "torch": "2.7.1"}, "adamw_torch"),
+        ({"transformers": "4.41.0", "trainer": "litgpt"}, "adamw_torch_fused"),
+        (None, "adamw_torch_fused"),
+    ],
+)
+def test_the_trainers_optimizer_is_that_of_its_release(
+    build: Any, software: Any, optimizer: str
+) -> None:
+    job = replace(build.job(), software=find_software(software))
+    stated = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    assert complete_config(stated, job, job.offers[0]).optimizer == optimizer
+
+
 def test_classes_that_never_had_torchs_attention_are_listed_once() -> None:
     assert not NO_SDPA & SDPA_FROM.keys()
+    assert not SDPA_FROM_FIRST & (NO_SDPA | SDPA_FROM.keys())

@@ -283,6 +283,7 @@ def complete_config(stated: Mapping[str, KnobValue], job: Job, offer: Offer) -> 
         "pin_memory": not offer.device.is_cpu,
         "attention": "eager" if job.model.attention_softcap or own else "sdpa",
         "sharding": "none" if offer.count == 1 else "ddp",
+        "optimizer": job.software.usual_optimizer,
         **{name: value for name, value in stated.items() if name in KNOBS},
     }
     return Config(**knobs)  # type: ignore[arg-type]  # kinds checked by Knob.parse

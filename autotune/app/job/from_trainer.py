@@ -26,7 +26,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.machine import split_machine, split_machines
-from autotune.trainers.hf.adapter import as_released, fill_base
+from autotune.trainers.hf.adapter import as_released, as_trained, fill_base
 from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
@@ -35,6 +35,7 @@ from autotune.trainers.unread import leave_uncounted, together
 if TYPE_CHECKING:
     from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
+    from autotune.domain.software import Software
     from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
 
@@ -72,6 +73,7 @@ def completed(
     _name_base(parsed, overrides, name)
     fill_base(parsed, origin.syntax, origin.text, _release("transformers", overrides))
     as_released(parsed, _release("trl", overrides))
+    as_trained(parsed, _stated_software(overrides))
     model = str(overrides.set_values.get("model", values.get("model")))
     fill_targets(parsed, model, Path(origin.path).parent)
     fill_saved(parsed, model, Path(origin.path).parent)
@@ -139,6 +141,14 @@ def _release(package: str, overrides: Overrides) -> tuple[int, ...] | None:
     """The version of a package that the user states beside the file; None where nobody does."""
     stated = overrides.set_values.get(f"software.{package}")
     return None if stated is None else getattr(find_software({package: stated}), package)
+
+
+def _stated_software(overrides: Overrides) -> Software | None:
+    """With the versions of torch and transformers that the user states; None where nobody does."""
+    packages = ("torch", "transformers")
+    named = {name: overrides.set_values.get(f"software.{name}") for name in packages}
+    stated = {name: version for name, version in named.items() if version is not None}
+    return find_software(stated) if stated else None
 
 
 def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:

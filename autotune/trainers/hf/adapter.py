@@ -17,6 +17,7 @@ from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
+    from autotune.domain.software import Software
     from autotune.trainers.contract import Plan
     from autotune.trainers.parsed import Keys, Parsed
 
@@ -180,6 +181,21 @@ def as_released(parsed: Parsed, trl: tuple[int, ...] | None) -> None:
             left.append(("precision", "fp32"))
     for knob, value in left:
         parsed.note(knob, value, f"not in the file; the default of TRL {'.'.join(map(str, trl))}")
+
+
+_TAKE_ITS_ARGUMENTS = frozenset({"hf", "trl", "llamafactory", "swift"})
+
+
+def as_trained(parsed: Parsed, software: Software | None) -> None:
+    """The optimizer that the Trainer's arguments leave to the versions that the user states."""
+    if software is None or parsed.trainer not in _TAKE_ITS_ARGUMENTS or parsed.steps_by_config:
+        return
+    usual = software.usual_optimizer
+    kept = {*parsed.knobs, *parsed.kept}
+    if "optimizer" not in kept and parsed.defaults.get("optimizer", usual) != usual:
+        parsed.defaults["optimizer"] = usual
+        why = "not in the file; the Trainer's default before transformers 4.54, or torch 2.8"
+        parsed.note("optimizer", usual, why)
 
 
 def fill_adapter(parsed: Parsed, stated: dict[str, Any]) -> None:

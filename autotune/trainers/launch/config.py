@@ -96,6 +96,7 @@ def add_deepspeed(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
     _add_stage(parsed, keys.whole("zero_optimization.stage"), name)
     _add_offload(keys, parsed, "zero_optimization")
     _add_states(keys, parsed)
+    parsed.steps_by_config = "optimizer" in values
     auto = keys.get("train_batch_size") == "auto"
     total = None if auto else keys.whole("train_batch_size", low=1)
     leave_rest(keys, parsed, "deepspeed")

@@ -845,6 +845,32 @@ num_processes: 2
 """
 
 
+NAMES_AN_OPTIMIZER = '{"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW"}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "config", "versions", "optimizer"),
+    [
+        ("", "", {"transformers": "4.41.2"}, "adamw_torch"),
+        ("", "", {"torch": "2.5.1"}, "adamw_torch"),
+        ("", "", {"transformers": "4.57.1"}, "adamw_torch_fused"),
+        ("", "", {}, "adamw_torch_fused"),
+        ("optim: adamw_bnb_8bit\n", "", {"transformers": "4.41.2"}, "adamw_bnb_8bit"),
+        ("", NAMES_AN_OPTIMIZER, {"transformers": "4.41.2"}, "adamw_torch_fused"),
+    ],
+)
+def test_a_stated_release_brings_the_trainers_optimizer(
+    tmp_path: Path, line: str, config: str, versions: dict[str, str], optimizer: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(LLAMA_FACTORY + line)
+    (tmp_path / "ds.json").write_text(config)
+    typed = {f"software.{name}": own for name, own in versions.items()}
+    beside = (str(tmp_path / "ds.json"),) if config else ()
+    given = Overrides(("h100:2",), set_values=typed, stated={"data.rows": 1000}, beside=beside)
+    (found,) = load_jobs(tmp_path / "a.yaml", given)
+    assert found.job.today.optimizer == optimizer
+
+
 @pytest.mark.parametrize(("flag", "whole"), [("false", True), ("true", False)])
 def test_llama_factory_loads_the_whole_model_where_zero3_does_not_load_it(
     tmp_path: Path, flag: str, whole: bool
