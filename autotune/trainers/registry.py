@@ -99,7 +99,7 @@ def detect(values: Mapping[str, Any], name: str, program: Sequence[str] = ()) ->
         if not program:
             _refuse_launcher(found, name)
         return None
-    both = sorted(found & JOB_KEYS)
+    both = [] if program else sorted(found & JOB_KEYS)  # of a command they are its program's flags
     if both:
         if whose in {"hf", "trl"} and len(both) > 1:
             return None  # a job file with arguments that do not belong there

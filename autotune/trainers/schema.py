@@ -24,8 +24,9 @@ from autotune.trainers.unread import decides, decisive, own_settings, says_off
 from autotune.trainers.versions import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Keys, Parsed
 
 _ALIKE = 0.75  # share of letters in common from which a key may be another one misspelt
@@ -292,3 +293,31 @@ def _listed(names: Sequence[str]) -> str:
     head = ", ".join(name[:60] for name in names[:_LISTED])
     more = len(names) - _LISTED
     return f"{head} and {more} more" if more > 0 else head
+
+
+_SHORTEST = 5  # letters of an abbreviated flag
+
+
+def read_abbreviated(
+    dialect: Trainer, values: dict[str, Any], name: str, options: Collection[str] | None
+) -> tuple[Parsed, dict[str, Any]]:
+    """What flags say, also those that argparse completes: `--max_step` where one flag begins so.
+
+    options: flags that the script has itself, where it is at hand.
+    """
+    made = dialect.read(values, name)
+    schema, own = schema_of(dialect.name), set(options or ())
+    whole = {**values}
+    for flag in values:
+        near = [key for key in schema.keys if key.startswith(flag)]
+        whole_word = near[:1] and near[0][len(flag) :][:1] in {"", "_"}  # more likely its own
+        if len(flag) < _SHORTEST or len(near) != 1 or whole_word or flag in own:
+            continue
+        if near[0] in made.asked and near[0] not in values:
+            whole[near[0]] = whole.pop(flag)
+    if whole == values:
+        return made, values
+    made = dialect.read(whole, name)
+    listed = ", ".join(key for key in whole if key not in values)
+    made.note(f"{name}: abbreviated", listed, "as argparse completes the beginning of a flag")
+    return made, whole

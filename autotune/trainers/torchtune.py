@@ -167,16 +167,20 @@ def _tune_method(keys: Keys, parsed: Parsed) -> None:
     if component and not component.startswith("torchtune."):
         parsed.uncounted.append(Uncounted("model._component_", component, _OWN_MODEL, *_MODEL_SD))
     builder = component.rpartition(".")[2]
+    # The recipe makes every weight in `dtype`. Source: recipes/lora_finetune_single_device.py,
+    # training.set_default_dtype around the model's component.
+    wide = parsed.knobs.get("precision") == "fp32"
     if not builder.startswith(("lora_", "qlora_")):
-        parsed.part("method", kind="full")
+        parsed.part("method", kind="full", base="32bit" if wide else None)
         return
+    plain = "32bit" if wide else "16bit"
     targets = list(keys.words("model.lora_attn_modules") or [])
     if keys.switch("model.apply_lora_to_mlp"):
         targets += list(_MLP)
     if keys.switch("model.apply_lora_to_output"):
         parsed.note("model.apply_lora_to_output", "true", "an adapter on the head is not counted")
     parsed.part(
-        "method", kind="lora", base="nf4" if builder.startswith("qlora_") else "16bit",
+        "method", kind="lora", base="nf4" if builder.startswith("qlora_") else plain,
         rank=keys.whole("model.lora_rank", low=1), alpha=keys.number("model.lora_alpha"),
         dropout=keys.number("model.lora_dropout"),
         targets=[_TUNE_MODULES.get(name, name) for name in targets] or None,

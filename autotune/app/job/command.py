@@ -37,8 +37,8 @@ from autotune.app.job.started_script import (
     no_flags,
     note_away,
     note_script,
-    read_abbreviated,
     read_as,
+    refuse_filled,
     script_of,
     started,
 )
@@ -49,7 +49,7 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import add_accelerate
 from autotune.trainers.launch.other_programs import refuse_other
 from autotune.trainers.registry import TRAINERS, detect
-from autotune.trainers.schema import refuse_misspelt, say_defaults, schema_of
+from autotune.trainers.schema import read_abbreviated, refuse_misspelt, say_defaults, schema_of
 from autotune.trainers.scope import aim_of, named_reward, settled, take_aim
 from autotune.trainers.syntax.rewrite import flat, stated_in
 from autotune.trainers.unread import decides, kind_of
@@ -97,6 +97,7 @@ def command_document(
         launch = chosen_launch(launches(command, name), overrides.launch)
     parsed = parse_shell(command, name, launch) if path else parse_command(command)
     _refuse_shell(parsed, name, path)
+    refuse_filled(parsed, command, name, path)
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said and parsed.config is None:
         aim = settled(aim, name, overrides.priced_as, parsed.values)
@@ -229,18 +230,20 @@ def _configured(
 def _is_of_script(parsed: Command, path: Path | None, dialect: Trainer) -> bool:
     """Whether what looks like a trainer's file is the settings of a script that is started.
 
-    The script makes a trainer's arguments itself, as no trainer's own program does.
+    It makes a trainer's arguments itself, and takes them out of the file: that is no trainer's own
+    program, nor one whose arguments the file is (HfArgumentParser).
     """
     from autotune.trainers.syntax.python_arguments import ARGUMENTS, called
+    from autotune.trainers.syntax.python_beside import takes_flags
     from autotune.trainers.syntax.python_settings import settings_files, tree_of
 
-    found = None if dialect.name in {"hf", "trl"} else script_of(parsed, path)
-    if found is None:
+    if (found := script_of(parsed, path)) is None:
         return False
     try:
         text = read_text(found)
+        whole = dialect.name in {"hf", "trl"} and takes_flags(text, str(found))[0]
         makes = called(text, str(found)) & set(ARGUMENTS)
-        return bool(makes) and settings_files(tree_of(text, str(found)))[1]
+        return bool(makes) and not whole and settings_files(tree_of(text, str(found)))[1]
     except InputError:
         return False
 

@@ -92,7 +92,7 @@ def answered(flags: Mapping[str, Any], name: str, overrides: Overrides) -> dict[
     """
     said = {**overrides.stated, **overrides.set_values}
     flags = flat(dict(flags))
-    open_ = {key: _BY_FLAG[key] for key, value in flags.items() if _is_open(key, value)}
+    open_ = {key: _BY_FLAG[_flag(key)] for key, value in flags.items() if _is_open(key, value)}
     found: dict[str, Any] = {}
     lost: list[str] = []
     for key, known in open_.items():
@@ -113,7 +113,12 @@ def answered(flags: Mapping[str, Any], name: str, overrides: Overrides) -> dict[
 
 
 def _is_open(flag: str, value: object) -> bool:
-    return flag in _BY_FLAG and isinstance(value, str) and "$" in value
+    return _flag(flag) in _BY_FLAG and isinstance(value, str) and "$" in value
+
+
+def _flag(name: str) -> str:
+    """The flag as it is known: programs of people's own write some in capitals."""
+    return name if name in _BY_FLAG else name.casefold()
 
 
 def answer(script: Script, overrides: Overrides) -> None:

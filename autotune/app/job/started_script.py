@@ -22,13 +22,9 @@ from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import OWN_LENGTH, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH
 from autotune.trainers.hf.recipes import OWN_BATCH
-from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from autotune.domain.typed.overrides import Overrides
-    from autotune.trainers.contract import Trainer
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.command_line import Command
     from autotune.trainers.syntax.python_loop import Logits
@@ -37,7 +33,6 @@ if TYPE_CHECKING:
 # How far what a script computes may move its run: an assumption, and wide.
 COMPUTED_SD = (0.25, 0.35)
 _OWN_LOOP_SD = (0.30, 0.30)  # and how far a loop of its own may lie from the Trainer's
-_SHORTEST = 5  # letters of an abbreviated flag
 _HIDDEN_SD = (1.0, 0.7)  # and one on the processor from one on a device: as far as any
 # Of what a script computes, what moves time or memory far.
 FAR = {
@@ -53,6 +48,7 @@ _SHELLS = {
 # How much longer gradients may take between machines than inside one: as its network is.
 _SEVERAL_SD = (0.70, 0.0)
 _UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
+_NAMED = re.compile(r"[\w./][\w./-]*\.(?:ya?ml|json)\b")  # files that a script names
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
 _BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
 # Options that a loop of its own is told, beside the Trainer's.
@@ -144,12 +140,13 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
         return None
     try:
         text = read_text(found)
-        made = Started(found.name, calls=called(text, str(found), parsed.values))
+        own = modules_of(text, found)
+        calls = called(text, str(found), parsed.values, list(own.values()))
     except InputError:
         return None
+    made = Started(found.name, calls=calls)
     by_flags, options = takes_flags(text, str(found))
     made.options = options
-    own = modules_of(text, found)
     try:
         script = parse_script(text, str(found), flags=parsed.values, by_flags=True,
                               beside=list(own.values()))  # fmt: skip
@@ -344,29 +341,17 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
     return InputError(msg, f"it starts {near.name}: give that script as JOB, or its settings")
 
 
-def read_abbreviated(
-    dialect: Trainer, values: dict[str, Any], name: str, options: Collection[str] | None
-) -> tuple[Parsed, dict[str, Any]]:
-    """What flags say, also those that argparse completes: `--max_step` where one flag begins so.
-
-    options: flags that the script has itself, where it is at hand.
-    """
-    made = dialect.read(values, name)
-    schema, own = schema_of(dialect.name), set(options or ())
-    whole = {**values}
-    for flag in values:
-        near = [key for key in schema.keys if key.startswith(flag)]
-        whole_word = near[:1] and near[0][len(flag) :][:1] in {"", "_"}  # more likely its own
-        if len(flag) < _SHORTEST or len(near) != 1 or whole_word or flag in own:
-            continue
-        if near[0] in made.asked and near[0] not in values:
-            whole[near[0]] = whole.pop(flag)
-    if whole == values:
-        return made, values
-    made = dialect.read(whole, name)
-    listed = ", ".join(key for key in whole if key not in values)
-    made.note(f"{name}: abbreviated", listed, "as argparse completes the beginning of a flag")
-    return made, whole
+def refuse_filled(parsed: Command, text: str, name: str, path: Path | None) -> None:
+    """Raise InputError where every flag is in a variable that the script fills by a program."""
+    filled = [each for each in parsed.unknown if each not in {"$@", "$*"}]
+    known = parsed.values or set(parsed.words) - set(parsed.unknown)
+    if path is None or known or not filled or script_of(parsed, path) is not None:
+        return
+    near = (near_file(found, path) for found in dict.fromkeys(_NAMED.findall(text)))
+    file = next((each for each in near if each is not None), None)
+    msg = f"{name} starts {' '.join(parsed.program)} with {filled[0]}, which it computes"
+    hint = f"it names {file}: give that as JOB" if file else "give the flags: --from-args"
+    raise InputError(msg, hint)
 
 
 def note_away(made: Parsed, parsed: Command, path: Path) -> None:

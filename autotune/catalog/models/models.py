@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
     from autotune.domain.model import Model
 
-HOW_TO_ADD = "pass a folder or file with config.json, or see the catalogue with `autotune models`"
+HOW_TO_ADD = (
+    "--set model=NAME takes one of the catalogue's (`autotune models`) or the hub's, or a folder "
+    "or file with config.json"
+)
 
 
 @lru_cache(maxsize=1)
@@ -118,7 +121,7 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
         return replace(model, stored_as=stored, plain_name=entry["name"]) if stored else model
     if _is_dir(path):
         return _from_path(path, wanted)
-    reason = "it is not in the catalogue"
+    reason = "a shell decides it" if "$" in wanted else "it is not in the catalogue"
     derived = derived_of(wanted, _known_name)
     if derived is not None and hub.cached_file(wanted, "config.json") is None:
         return _from_name(wanted if "/" in wanted else derived.plain, derived)
@@ -180,7 +183,7 @@ def _refuse_missing(path: Path, text: str) -> None:
         return
     meant = did_you_mean(close_matches(path.name, _names()))
     msg = f'unknown model "{text[:200]}": there is no such folder here{meant}'
-    raise InputError(msg, f"--set model=NAME takes the catalogue's or the hub's; {HOW_TO_ADD}")
+    raise InputError(msg, HOW_TO_ADD)
 
 
 def _exists(path: Path) -> bool:

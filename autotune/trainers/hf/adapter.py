@@ -145,7 +145,10 @@ def fill_base(
     own = syntax in {"yaml", "json"} or (syntax != "python" and _OWN_COMMAND.search(text))
     silent = syntax == "python" and parsed.trainer in {"hf", "trl"} and "from_pretrained" in text
     silent = silent and not _SPEAKS_OF_DTYPES.search(text)
-    wide = silent and transformers is not None and transformers < LOADS_AS_STORED_FROM
+    old = transformers is not None and transformers < LOADS_AS_STORED_FROM
+    # Gradients of fp16 weights cannot be unscaled: such a script runs where they are loaded wide.
+    only = method.get("kind") == "full" and parsed.knobs.get("precision") == "fp16"
+    wide = silent and (old or only)
     if known or not (parsed.by_name or (parsed.loads and own) or wide):
         return
     if stored_by_name(str(parsed.values["model"])) or parsed.meaning.get("sharding") in ZERO_STAGE:
@@ -155,6 +158,8 @@ def fill_base(
     if wide and not parsed.by_name:
         why = (
             "no dtype is in the script; transformers before 5 loads fp32, and 16 bit would halve it"
+            if old
+            else "no dtype is in the script, and weights of 16 bit do not train under fp16"
         )
     parsed.note("method.base", "32bit", why)
     if parsed.trainer == "hf" and "precision" not in parsed.meaning:

@@ -86,7 +86,13 @@ def _say_loading(keys: Keys, parsed: Parsed, name: str) -> None:
 
 
 def add_deepspeed(parsed: Parsed, values: Mapping[str, Any], name: str) -> None:
-    """Complete what was read with a DeepSpeed config. Raises InputError where they disagree."""
+    """Complete what was read with a DeepSpeed config. Raises InputError where they disagree.
+
+    Accelerate's MULTI_GPU only says how processes start: what the trainer is told of DeepSpeed
+    divides the model. Source: transformers 5.23 training_args.py __post_init__, `deepspeed`.
+    """
+    if parsed.knobs.get("sharding") == "ddp":
+        del parsed.knobs["sharding"]
     keys = Keys(values, name)
     _agree_count(parsed, "micro_batch_size", keys, "train_micro_batch_size_per_gpu")
     _agree_count(parsed, "gradient_accumulation_steps", keys, "gradient_accumulation_steps")

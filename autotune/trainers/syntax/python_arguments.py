@@ -105,18 +105,25 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
     return InputError(msg, "name the file that makes the trainer's arguments")
 
 
-def called(text: str, name: str, flags: Mapping[str, Any] | None = None) -> set[str]:
+def called(
+    text: str, name: str, flags: Mapping[str, Any] | None = None, beside: Iterable[str] = ()
+) -> set[str]:
     """Every name that a script uses, imports left out, and every keyword that it switches on.
 
-    flags: of the command that starts it; a branch that it cannot take with them is left out, as one
-    that its own defaults do not take. Without any (None), all of it is looked at.
+    Args:
+        text: the script.
+        name: what errors call it.
+        flags: of the command that starts it; a branch that it cannot take with them is left out, as
+            one that its own defaults do not take. Without any (None), all of it is looked at.
+        beside: the texts of its own modules, which may describe its options.
     """
     found: set[str] = set()
     tree = tree_of(text, name)
     if flags is None:
         nodes = list(ast.walk(tree))
     else:
-        nodes = list(Values(tree, flags={**flags}).reached(tree))
+        others = [node for each in beside for node in ast.walk(tree_of(each, name))]
+        nodes = list(Values(tree, flags={**flags}, beside=others).reached(tree))
     for node in nodes:
         found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
@@ -193,7 +200,9 @@ def made_beside(tree: ast.Module, modules: list[ast.Module], stated: Values) -> 
     """What runs in a script's own module, where that makes its model and the script makes none."""
     made = _names(tree)
     loads = [module for module in modules if "from_pretrained" in _names(module)]
-    if "from_pretrained" in made or len(loads) != 1 or not made & set(ARGUMENTS):
+    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    starts = made & set(ARGUMENTS) or (used & BY_FLAGS and made & TRAINERS)
+    if "from_pretrained" in made or len(loads) != 1 or not starts:
         return []
     found = ((node, _call(node)) for node in stated.reached(loads[0]))
     return [node for node, call in found if call is None or call.name in _OF_MODEL - made]

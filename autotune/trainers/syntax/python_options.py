@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.trainers.syntax.python_settings import assigned, typed_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}
@@ -202,25 +202,46 @@ def parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast
 def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, ast.expr], set[str]]:
     """What functions that are called in one place alone are called with, by their arguments.
 
-    Also the arguments that are only handed on, under the name that the caller has for them.
+    Also the arguments that are only handed on, under the name that the caller has for them. A call
+    inside a function that nobody names counts where there is no other: another file may start it.
     """
     calls: dict[str, list[ast.Call]] = {}
     found: list[tuple[str, ast.expr | None]] = []
+    named = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
+    dead = {inner for each in functions if _is_dead(each, named) for inner in ast.walk(each)}
+    fields = {
+        target for node in nodes if isinstance(node, ast.ClassDef) for target in _fields(node)
+    }
     for node in nodes:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             calls.setdefault(str(name), []).append(node)
-        if isinstance(node, ast.Name) and is_bound(node):
+        if isinstance(node, ast.Name) and is_bound(node) and node not in fields:
             found.append((node.id, None))
     names = [function.name for function in functions]
     same, other = set[str](), set[str]()
-    for function in functions:
+    for function in (each for each in functions if each not in dead):
         every = calls.get(function.name, [])
+        every = [call for call in every if call not in dead] or every
         once = len(every) == 1 and names.count(function.name) == 1
         for name, value in _given(function, every[0] if once else None):
             (same if getattr(value, "id", "") == name else other).add(name)
             found += [] if getattr(value, "id", "") == name else [(name, value)]
     return one_of_each(found), same - other
+
+
+def _is_dead(function: Function, named: Collection[str]) -> bool:
+    """Whether nothing names a function, nor may call it: no method, and none that is decorated."""
+    first = next(iter(arguments_of(function)), None)
+    if function.decorator_list or (first is not None and first.arg in {"self", "cls"}):
+        return False
+    return function.name not in named
+
+
+def _fields(made: ast.ClassDef) -> list[ast.AST]:
+    """What the body of a class binds, which are no names of the file's."""
+    targets = (assigned(node)[0] for node in made.body)
+    return [target for target in targets if target is not None]
 
 
 def _given(function: Function, call: ast.Call | None) -> Iterator[tuple[str, ast.expr | None]]:

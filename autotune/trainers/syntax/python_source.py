@@ -118,7 +118,9 @@ def parse_script(
     tree = tree_of(text, name)
     modules = [tree_of(each, name) for each in beside]
     stated = Values(tree, settings, flags, [n for each in modules for n in ast.walk(each)])
-    nodes = [*made_beside(tree, modules, stated), *stated.reached(tree)]
+    theirs = made_beside(tree, modules, stated)
+    nodes = [*theirs, *stated.reached(tree)]
+    whole = ast.Module([*tree.body, *(b for m in modules for b in m.body)], []) if theirs else tree
     calls, several = calls_of(tree, nodes)
     either = holds_either({c.node for c in calls} - set(stated.reached(tree, surely=True)))
     splits = [call.node for call in calls if call.name == "train_test_split"]
@@ -133,7 +135,7 @@ def parse_script(
     made = Script("unsloth" if unsloth else kind, again=again)
     made.sft = any(call.name == "SFTTrainer" for call in calls)
     for call in calls:
-        _add(made, call, stated, tree)
+        _add(made, call, stated, whole)
     _take_one_split(made, splits)
     for key, value in set_later(tree, [call.node for call in arguments]):
         _put(made, key, value, stated) if key not in _KNOBS else made.computed.append(key)

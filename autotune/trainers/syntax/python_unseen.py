@@ -63,6 +63,7 @@ _SET = re.compile(
     r"per_device_train_batch_size|gradient_accumulation_steps|num_train_epochs|max_steps|max_length"
     r"|max_seq_length|model_max_length|max_seq_len|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
 )
+_REFERENCES = {"ref_model", "reference_model"}
 _REFERRING = re.compile(r"\w*(DPO|KTO|IPO)\w*Trainer")
 _DEEPEST = 4  # functions that call each other
 _NOT_READ = "an argument that is not read: the run is priced without it"
@@ -318,7 +319,7 @@ def _reference(nodes: Iterable[ast.AST], stated: Values) -> str:
     """The reference model that a trainer of preferences is given; empty: none, or the base."""
     for node in nodes:
         if isinstance(node, ast.Call) and _REFERRING.fullmatch(_called(node)):
-            given = [key.value for key in node.keywords if key.arg == "ref_model"]
+            given = [key.value for key in node.keywords if key.arg in _REFERENCES]
             for value in given or node.args[1:2]:
                 if stated.literal(value) != (True, None):
                     return ast.unparse(value)[:40]

@@ -37,7 +37,11 @@ from autotune.trainers.syntax.shell_words import (
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
 
-_STARTED_SHELL = re.compile(r"^[^#\n]*\b(?:bash|sh|sbatch)[ \t]+([\w./-]+\.\w+)", re.MULTILINE)
+_STARTED_SHELL = re.compile(
+    r"^[^#\n]*\b(?:bash|sh|sbatch)[ \t]+([\w./-]+\.\w+)"
+    r"(?:[^#\n]*?[ \t=]([\w./-]+\.(?:ya?ml|json))\b)?",
+    re.MULTILINE,
+)
 MOST = 64  # launches of one command in loops
 STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
 # Words that a line begins with that starts no training, though it may name one.
@@ -66,6 +70,7 @@ _SHELL_TEXT = re.compile(r"""\b(?:ba|z|da)?sh[ \t]+-\w*c[ \t]+(?=["'])""")  # ba
 _LOOP = re.compile(
     r"""^[ \t]*for[ \t]+(\w+)[ \t]+in[ \t]+([\w .,:/@+"'-]+?)[ \t]*(?:;|$)""", re.MULTILINE
 )
+_EACH = re.compile(r'"?\$\{(?P<name>[A-Za-z_]\w*)\[[@*]\]\}"?')  # every word of an array
 _POSITION = re.compile(r"\$\{\d+:-([^}$`]*)\}")  # ${2:-4}: the script's own default
 _TYPED = re.compile(
     r"\$(\d|@|\*|\{\d+\}|\{(\w+)#\*=\})"
@@ -89,11 +94,13 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
         own = name.rpartition("/")[2]
-        started = (m[1] for m in _STARTED_SHELL.finditer(text) if m[1].rpartition("/")[2] != own)
+        started = (m for m in _STARTED_SHELL.finditer(text) if m[1].rpartition("/")[2] != own)
+        by = next(started, None)
         hint = 'give the command itself: --from-args "python train.py --..."'
-        raise InputError(
-            msg, next((f"it starts {o}: give that script as JOB" for o in started), hint)
-        )
+        if by is not None:
+            hint = f"it starts {by[1]}: give that script as JOB"
+            hint += f", or the settings that it is handed, {by[2]}" if by[2] else ""
+        raise InputError(msg, hint)
     return found
 
 
@@ -234,6 +241,13 @@ def _assigned(name: str, text: str) -> str:
 
 def _looped(text: str) -> dict[str, list[str]]:
     """Variables of loops over words that stand there, and those words; each of one loop only."""
+    arrays = shell_arrays(text)
+
+    def words(match: re.Match[str]) -> str:
+        held = arrays.get(match["name"])
+        return match[0] if held is None or held.is_open else held.text
+
+    text = _EACH.sub(words, text)
     loops = [(match[1], _words(match[2])) for match in _LOOP.finditer(text)]
     names = [name for name, _ in loops]
     return {name: words for name, words in loops if names.count(name) == 1}

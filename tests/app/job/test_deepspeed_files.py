@@ -84,3 +84,18 @@ def test_a_config_that_is_given_stands_for_the_one_that_is_named(tmp_path: Path)
     (tmp_path / "mine.json").write_text(json.dumps(ZERO))
     job = named(tmp_path, "nowhere/ds.json", (str(tmp_path / "mine.json"),))
     assert job.today.offload == "optimizer"
+
+
+def test_what_the_trainer_is_told_of_deepspeed_divides_under_a_launcher_of_processes(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "acc.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 4\n")
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    run = tmp_path / "run.sh"
+    run.write_text(
+        "accelerate launch --config_file acc.yaml sft.py --model_name_or_path Qwen/Qwen2.5-0.5B "
+        "--deepspeed zero.json --per_device_train_batch_size 2 --num_train_epochs 1 --use_peft\n"
+    )
+    found = load_jobs(run, Overrides(gpus=("h100",), stated={"data.rows": 1000}))[0].job
+    assert found.today is not None
+    assert (found.today.sharding, found.offers[0].count) == ("zero2", 4)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.estimate import estimate
-from autotune.app.job.load import jobs_of_command
+from autotune.app.job.load import jobs_of_command, load_jobs
 from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
 from tests.strangers import asked, file, today, warnings
@@ -259,3 +259,56 @@ def test_what_a_mapping_gets_under_a_condition_counts_where_that_is_known(
     found = file(tmp_path / "train.py", text)
     assert today(found).attention == attention
     assert ("attn_implementation computed" in warnings(found)) is said
+
+
+def test_flags_that_a_program_makes_are_not_priced_as_none(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("model: Qwen/Qwen2.5-0.5B\n")
+    run = tmp_path / "run.sh"
+    run.write_text(
+        'mapfile -t MORE < <(python words.py "${1:-own.yaml}")\nswift sft "${MORE[@]}"\n'
+    )
+    with pytest.raises(InputError) as refused:
+        load_jobs(run, asked())
+    assert "MORE" in str(refused.value)
+    assert "own.yaml" in str(refused.value.hint)
+
+
+def test_a_flag_that_a_job_file_has_as_a_key_is_the_programs(tmp_path: Path) -> None:
+    run = tmp_path / "run.sh"
+    run.write_text(
+        "python train.py --method baseline --model_name_or_path Qwen/Qwen2.5-0.5B --use_peft "
+        "--per_device_train_batch_size 2 --num_train_epochs 1\n"
+    )
+    assert load_jobs(run, asked())[0].job.method.is_lora
+
+
+def test_a_loop_over_an_array_has_its_words(tmp_path: Path) -> None:
+    run = tmp_path / "run.sh"
+    run.write_text(
+        'lengths=(256 512)\nfor length in "${lengths[@]}"; do\n'
+        "  python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --max_length $length --use_peft "
+        "--per_device_train_batch_size 2 --num_train_epochs 1\ndone\n"
+    )
+    found = load_jobs(run, asked(), every=True)
+    assert [each.job.max_length for each in found] == [256, 512]
+
+
+def test_a_script_that_hands_settings_to_another_names_them(tmp_path: Path) -> None:
+    run = tmp_path / "run.sh"
+    run.write_text("sbatch jobs/go.slurm --config configs/dpo.yaml --lora_r 8\n")
+    with pytest.raises(InputError) as refused:
+        load_jobs(run, asked())
+    assert "configs/dpo.yaml" in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize("name", ["$MODEL_DIR", "merged-pt", "somebody/some-model"])
+def test_a_model_that_nobody_knows_may_be_set(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run.sh"
+    run.write_text(
+        f"python train.py --model_name_or_path {name} --use_peft "
+        "--per_device_train_batch_size 2 --num_train_epochs 1\n"
+    )
+    with pytest.raises(InputError) as refused:
+        load_jobs(run, asked())
+    assert "--set model=NAME" in str(refused.value.hint)
+    assert load_jobs(run, asked(model="Qwen/Qwen2.5-0.5B"))[0].job.model.name.endswith("0.5B")

@@ -885,3 +885,25 @@ def test_llama_factory_loads_the_whole_model_where_zero3_does_not_load_it(
     loaded = float(step.static.loaded[0])
     assert loaded == (pytest.approx(2.0 * 494_032_768, rel=0.01) if whole else 0.0)
     assert ("loading" in instants(step)) is whole
+
+
+@pytest.mark.parametrize("component", ["llama3_2_1b", "lora_llama3_2_1b"])
+def test_a_recipe_in_fp32_holds_every_weight_in_fp32(tmp_path: Path, component: str) -> None:
+    text = TUNE.replace("llama3_2_1b}", f"{component}, lora_rank: 8, lora_attn_modules: [q_proj]}}")
+    found = job(tmp_path / "a.yaml", f"{text}dtype: fp32\n")
+    assert found.method.base == "32bit"
+    assert "cannot run" not in warnings(found)
+
+
+def test_a_script_that_trains_all_weights_under_fp16_loads_them_in_fp32(tmp_path: Path) -> None:
+    text = f"""\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+args = TrainingArguments("out", per_device_train_batch_size=1, num_train_epochs=1, fp16=True)
+Trainer(model=model, args=args).train()
+"""
+    found = job(tmp_path / "a.py", text)
+    assert found.method.base == "32bit"
+    assert "cannot run" not in warnings(found)
+    plain = job(tmp_path / "b.py", text.replace("fp16", "bf16"))
+    assert plain.method.base == "16bit"

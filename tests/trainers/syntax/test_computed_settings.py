@@ -12,6 +12,7 @@ from autotune.app.runs.user_file import patched
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from tests.commandline import typed
+from tests.strangers import asked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,3 +151,24 @@ def test_the_next_command_keeps_the_words_that_stand_for_the_script(tmp_path: Pa
 def test_a_word_that_is_no_number_is_refused_by_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="micro_batch_size"):
         job(tmp_path / "train.py", SCRIPT, {**SAID, "micro_batch_size": "many"})
+
+
+def test_flags_in_capitals_that_a_shell_decides_are_asked_for(tmp_path: Path) -> None:
+    script = """\
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+parser = argparse.ArgumentParser()
+parser.add_argument("--EPOCHS", type=int)
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+settings = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=args.EPOCHS)
+Trainer(model=model, args=settings).train()
+"""
+    (tmp_path / "train.py").write_text(script)
+    run = tmp_path / "run.sh"
+    run.write_text("run() {\n  python train.py --EPOCHS $2\n}\n")
+    with pytest.raises(InputError) as refused:
+        load_jobs(run, asked())
+    assert "--set train.epochs=" in str(refused.value.hint)
+    found = load_jobs(run, asked(**{"train.epochs": "4"}))[0].job
+    assert found.epochs == 4

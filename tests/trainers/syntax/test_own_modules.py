@@ -329,3 +329,105 @@ def test_a_variable_that_nothing_binds_is_asked_for(tmp_path: Path) -> None:
     written(tmp_path, {"go.sh": start})
     with pytest.raises(InputError, match=r"leaves open --num_train_epochs \$N"):
         read(tmp_path, "go.sh")
+
+
+LOADER = """\
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+def build(name, adapters=False, four=False, wide=False):
+    how = {"dtype": dtype_of(wide)}
+    if four:
+        how["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True)
+    model = AutoModelForCausalLM.from_pretrained(name, **how)
+    if adapters:
+        model = get_peft_model(model, LoraConfig(r=48, target_modules=["k_proj"]))
+    return model
+
+def build_second(name):
+    return AutoModelForCausalLM.from_pretrained(name)
+
+def build_model(name, adapters=False, four=False):
+    return build(name, adapters, four)
+"""
+OPTIONS = """\
+from dataclasses import dataclass
+from transformers import TrainingArguments as Theirs
+
+@dataclass
+class Arguments(Theirs):
+    adapters: bool = False
+    four: bool = False
+    pairs: bool = False
+"""
+BY_FLAGS = """\
+from transformers import HfArgumentParser, Trainer
+from loader import build, build_second
+from options import Arguments
+from pairs import DPOTrainer
+
+def main():
+    (args,) = HfArgumentParser((Arguments,)).parse_args_into_dataclasses()
+    model = build(args.model_name_or_path, args.adapters, args.four)
+    if args.pairs:
+        trainer = DPOTrainer(model=model, args=args, reference_model=build_second(args.reference))
+    else:
+        trainer = Trainer(model=model, args=args)
+    trainer.train()
+
+main()
+"""
+
+
+def by_flags(folder: Path, flags: str) -> Job:
+    files = {"loader.py": LOADER, "options.py": OPTIONS, "train.py": BY_FLAGS}
+    sizes = "--per_device_train_batch_size 2 --num_train_epochs 1 --model_max_length 256"
+    shell = f"python train.py --model_name_or_path {QWEN} {sizes} {flags}\n"
+    written(folder, {**files, "run.sh": shell})
+    return read(folder, "run.sh")
+
+
+def test_a_program_of_flags_has_the_adapters_that_its_own_module_puts_on(tmp_path: Path) -> None:
+    found = by_flags(tmp_path, "--adapters true --pairs false")
+    assert (found.method.rank, found.method.targets) == (48, ("k_proj",))
+    assert found.method.base == "16bit"
+    assert found.objective == "sft"
+    assert "dtype computed" in warnings(found)
+
+
+def test_a_flag_of_its_own_classes_chooses_the_pairs_and_their_second_model(tmp_path: Path) -> None:
+    found = by_flags(tmp_path, "--adapters true --pairs true")
+    assert found.objective == "dpo"
+    assert "ref_model" in warnings(found)
+
+
+PLAIN_YAML = f"""\
+model_name_or_path: {QWEN}
+max_steps: 9000
+bf16: true
+lora_r: 64
+rate: 1.0e-4
+per_device_train_batch_size: 7
+"""
+TAKES_SOME = """\
+import sys, yaml
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+def main(path):
+    cfg = yaml.safe_load(open(path))
+    model = AutoModelForCausalLM.from_pretrained(cfg["model_name_or_path"])
+    args = SFTConfig(per_device_train_batch_size=3, num_train_epochs=2, max_length=512,
+                     learning_rate=cfg["rate"], bf16=cfg["bf16"])
+    SFTTrainer(model=model, args=args).train()
+
+main(sys.argv[1])
+"""
+
+
+def test_of_a_programs_own_settings_only_what_it_takes_out_counts(tmp_path: Path) -> None:
+    start = "accelerate launch --num_processes 1 train.py conf.yaml\n"
+    written(tmp_path, {"conf.yaml": PLAIN_YAML, "train.py": TAKES_SOME, "run.sh": start})
+    found = read(tmp_path, "run.sh", **{"method.kind": "full"})
+    assert today(found).micro_batch_size == 3
+    assert found.steps == -(-1000 // 3) * 2
