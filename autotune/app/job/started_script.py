@@ -144,6 +144,7 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
         calls = called(text, str(found), parsed.values, list(own.values()))
     except InputError:
         return None
+    _refuse_off(found, text, parsed.values, own)
     made = Started(found.name, calls=calls)
     by_flags, options = takes_flags(text, str(found))
     made.options = options
@@ -184,6 +185,15 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     made.uncounted += _set_anew(text, found.name, parsed.values) if by_flags else []
     made.uncounted += [] if script.trainer or by_flags else _made_elsewhere(made, own)
     return made
+
+
+def _refuse_off(found: Path, text: str, flags: dict[str, Any], modules: dict[str, str]) -> None:
+    """Raise InputError for a script of several tasks that the flags do not ask to train."""
+    from autotune.trainers.syntax.python_arguments import switched_off
+
+    if off := switched_off(text, str(found), flags, list(modules.values())):
+        msg = f"{found.name} trains only where {off}, which the command does not say"
+        raise InputError(msg, "add the flag that switches it on, or name the command that trains")
 
 
 def _made_elsewhere(made: Started, modules: dict[str, str]) -> list[Uncounted]:

@@ -15,6 +15,7 @@ from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
 from autotune.trainers.syntax.python_loop import own_loop
 from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_unseen import is_training
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -129,6 +130,36 @@ def called(
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
     return found if flags is None else found - _of_later(nodes)
+
+
+def switched_off(text: str, name: str, flags: Mapping[str, Any], beside: Iterable[str] = ()) -> str:
+    """The condition that keeps a script from training with a command's flags; empty: none does.
+
+    Looked at is where the function that trains is called, as scripts of several tasks call it.
+
+    Args:
+        text: the script.
+        name: what errors call it.
+        flags: of the command.
+        beside: the texts of its own modules, which may describe its options.
+    """
+    tree = tree_of(text, name)
+    others = [node for each in beside for node in ast.walk(tree_of(each, name))]
+    stated = Values(tree, flags={**flags}, beside=others)
+    runs = set(stated.reached(tree))
+    within = {
+        function.name for function in ast.walk(tree) if isinstance(function, ast.FunctionDef)
+        if any(isinstance(node, ast.Call) and is_training(node) for node in ast.walk(function))
+    }  # fmt: skip
+    starts = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in within
+    ]  # fmt: skip
+    if not starts or any(node in runs for node in starts):
+        return ""
+    asks = [node for node in runs if isinstance(node, ast.If) and starts[0] in ast.walk(node)]
+    near = min(asks, key=lambda node: sum(1 for _ in ast.walk(node)), default=None)
+    return ast.unparse(near.test)[:60] if near is not None else ""
 
 
 _STAGE = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|GRPO|PPO|RLOO|Reward|GKD|Unsloth)Trainer|Trainer")

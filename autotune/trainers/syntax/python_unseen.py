@@ -236,12 +236,13 @@ def repeats(tree: ast.Module) -> int:
     """The line of a training that the script begins several times; 0 where it begins one once."""
     around = _around(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _is_training(node) and _several(node, around, tree, 0):
+        if isinstance(node, ast.Call) and is_training(node) and _several(node, around, tree, 0):
             return node.lineno
     return 0
 
 
-def _is_training(node: ast.Call) -> bool:
+def is_training(node: ast.Call) -> bool:
+    """Whether it is `trainer.train()`."""
     function = node.func
     if not isinstance(function, ast.Attribute) or function.attr != "train":
         return False

@@ -10,7 +10,7 @@ from autotune.app.job.load import load_jobs
 from autotune.app.runs.user_file import patched, same_export
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
-from tests.strangers import today, warnings
+from tests.strangers import asked, today, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -326,3 +326,34 @@ def test_a_script_whose_own_module_makes_the_arguments_says_which(tmp_path: Path
     start += "--per_device_train_batch_size 4 --num_train_epochs 2"
     assert "trains in model.py" in warnings(job(tmp_path, main, start))
     assert "trains in" not in warnings(job(tmp_path, OWN, "python train.py --micro 4"))
+
+
+def test_a_script_of_several_tasks_is_priced_where_it_trains(tmp_path: Path) -> None:
+    script = """\
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+def fit(size):
+    model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+    args = TrainingArguments("out", per_device_train_batch_size=size, num_train_epochs=1)
+    trainer = Trainer(model=model, args=args)
+    trainer.train()
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--answer", action="store_true")
+    parser.add_argument("--batch_size", type=int, default=4)
+    args = parser.parse_args()
+    if args.fit:
+        fit(args.batch_size)
+    if args.answer:
+        answer()
+"""
+    (tmp_path / "tasks.py").write_text(script)
+    run = tmp_path / "run.sh"
+    run.write_text("python tasks.py --answer --batch_size 2\n")
+    with pytest.raises(InputError, match=r"trains only where args\.fit"):
+        load_jobs(run, asked())
+    run.write_text("python tasks.py --fit --batch_size 2\n")
+    assert today(load_jobs(run, asked())[0].job).micro_batch_size == 2
