@@ -2,9 +2,9 @@
 
 Answering one command declares about 250 records, and on Python 3.11 the language's decorator
 compiles six functions for each: a sixth of the processor time. Here a constructor is compiled for
-each number of fields, and takes the names of a record's own; the other methods of a frozen record
-are written once. Fields, defaults and slots stay the language's, so `fields`, `replace`, `asdict`
-and `is_dataclass` are as ever. Type checkers see its own decorator.
+each number of fields, and takes the names of a record's own once the first is made; the other
+methods of a frozen record are written once. Fields, defaults and slots stay the language's, so
+`fields`, `replace`, `asdict` and `is_dataclass` are as ever. Type checkers see its own decorator.
 
 `identity` and `content` are what a kept record is found again by, also by a later version.
 """
@@ -32,6 +32,7 @@ else:
         return dataclasses.dataclass(**options)
 
 
+_MARKS = ("ClassVar", "InitVar", "KW_ONLY")  # of what is no field
 _LATER = "later"
 LATER = {_LATER: True}  # metadata of a field that came when things were already kept without it
 
@@ -43,10 +44,9 @@ def _frozen(kind: type, *, eq: bool = True, **options: Any) -> type:  # noqa: AN
         own.discard("__hash__")  # the language's mark for a class with an equality of its own
     options["frozen"] = False  # what refuses a change is added below
     kind.__doc__ = kind.__doc__ or kind.__name__  # the language would parse a signature for it
-    made: type[Any] = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(kind)
-    fields = dataclasses.fields(made)
+    made, fields = _with_fields(kind, **options)
     names = tuple(field.name for field in fields)
-    methods: dict[str, Any] = {"__init__": _constructor(made, fields), **_fixed(made, names)}
+    methods: dict[str, Any] = {"__init__": _Unmade(made, fields), **_fixed(made, names)}
     methods["__repr__"] = _text(tuple(field.name for field in fields if field.repr))
     if options.get("slots"):
         methods |= _pickled(names)
@@ -57,6 +57,38 @@ def _frozen(kind: type, *, eq: bool = True, **options: Any) -> type:  # noqa: AN
             method.__qualname__ = f"{made.__qualname__}.{name}"
             setattr(made, name, method)
     return made
+
+
+def _with_fields(kind: type, **options: Any) -> tuple[type[Any], tuple[Field[Any], ...]]:  # noqa: ANN401 - as they are
+    """The record with its fields and slots, by the language's own decorator.
+
+    It would look through the text of every annotation for marks that few have: it sees those alone.
+    """
+    told = vars(kind).get("__annotations__", {})
+    kind.__annotations__ = {
+        name: text if any(mark in text for mark in _MARKS) else object
+        for name, text in told.items()
+    }
+    made: type[Any] = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(kind)
+    made.__annotations__ = told
+    fields = dataclasses.fields(made)
+    for field in fields:
+        field.type = told.get(field.name, field.type)
+    return made, fields
+
+
+class _Unmade:
+    """A record's constructor until it is asked for: a command makes two of three records."""
+
+    def __init__(self, made: type[Any], fields: Sequence[Field[Any]]) -> None:
+        self._made, self._fields = made, fields
+        self.__qualname__ = "__init__"
+
+    def __get__(self, record: object, kind: type | None = None) -> Any:  # noqa: ANN401 - bound or not
+        method = _constructor(self._made, self._fields)
+        method.__qualname__ = self.__qualname__
+        self._made.__init__ = method
+        return method.__get__(record, kind)
 
 
 def _constructor(made: type[Any], fields: Sequence[Field[Any]]) -> Any:  # noqa: ANN401 - its own signature

@@ -74,6 +74,7 @@ class Columns:
             name: own if isinstance(own, Coded) else Coded.of(own) for name, own in values.items()
         }
         self.rows = rows
+        self._known: dict[tuple[str, ...], Any] = {}  # arrays that formulas ask for again and again
 
     def signature(self, by_identity: Collection[str] = ()) -> tuple[Any, ...]:
         """What tells these columns from others; of some, which objects their values are."""
@@ -110,13 +111,22 @@ class Columns:
         return self._values[name]
 
     def number(self, name: str) -> FloatArray:
-        """[rows] a numeric knob, `offer.count` or `offer.price` as float64."""
-        return self._column(name).numbers(float)
+        """[rows] a numeric knob, `offer.count` or `offer.price` as float64. Read-only."""
+        key = (name,)
+        if key not in self._known:
+            self._known[key] = _fixed(self._column(name).numbers(float))
+        found: FloatArray = self._known[key]
+        return found
 
     def equals(self, name: str, *words: str) -> BoolArray:
-        """[rows] where a categorical knob has one of the words."""
-        own = self._column(name)
-        return np.asarray([value in words for value in own.levels], np.bool_)[own.codes]
+        """[rows] where a categorical knob has one of the words. Read-only."""
+        key = (name, *words)
+        if key not in self._known:
+            own = self._column(name)
+            here = np.asarray([value in words for value in own.levels], np.bool_)
+            self._known[key] = _fixed(here[own.codes])
+        found: BoolArray = self._known[key]
+        return found
 
     def choose(self, name: str, table: Mapping[str, float]) -> FloatArray:
         """[rows] a number looked up by a categorical knob's word."""
@@ -189,6 +199,12 @@ class Columns:
         return job.global_batch_size / (
             self.number("micro_batch_size") * self.number("offer.count")
         )
+
+
+def _fixed(array: np.ndarray) -> np.ndarray:
+    """The same array, which nobody may write to."""
+    array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +360,7 @@ class KeptTables:
         if key not in tables:
             made = component.price(job, columns)
             for array in dict.values(made):  # what is priced later is read-only from the start
-                array.flags.writeable = False
+                _fixed(array)
             tables[key] = made, columns  # the columns keep alive what the key names by identity
         return tables[key][0]
 

@@ -127,9 +127,9 @@ def loading_host_bytes(job: Job, columns: Columns) -> FloatArray:
     each = WIDE_BYTES * parameter_count(job.model) * (1.0 + second)
     # of a trainer's file fp32 may be said of ZeRO's masters under fp16 alone
     masters = columns.equals("precision", "fp16") & (not job.method.is_lora)
-    whole = columns.equals("sharding", "none", "ddp")
-    whole |= columns.equals("sharding", "fsdp") & (job.software.transformers >= LOADED_BY_ALL)
-    whole |= columns.equals("sharding", "zero2") & ~masters
+    alone = columns.equals("sharding", "none", "ddp")
+    by_all = columns.equals("sharding", "fsdp") & (job.software.transformers >= LOADED_BY_ALL)
+    whole = alone | by_all | (columns.equals("sharding", "zero2") & ~masters)
     whole &= columns.device("compute_capability") > 0
     return np.where(whole, columns.per_node() * each, 0.0)
 

@@ -309,9 +309,9 @@ def _look_up(
 
     shaped: [rows] share of what being smaller than the table costs.
     """
-    weights = []
     first = np.asarray(device)  # place in the flat table of the lowest corner around each row
     outside = np.zeros(len(device))
+    weights = []
     for sizes, axis, power in axes:
         log_size = np.log(np.maximum(np.asarray(sizes, np.float64), 1e-9))
         outside = outside + power * np.minimum(log_size - axis[0], 0.0)
@@ -320,14 +320,17 @@ def _look_up(
         first = first * len(axis) + floor
         weights.append((1.0 - (place - floor), place - floor))
     flat = table.ravel()
-    strides = [math.prod(table.shape[a + 2 :]) for a in range(len(axes))]
+    corners: list[tuple[np.ndarray, FloatArray | float]] = [
+        (first, 1.0)
+    ]  # of the axes so far, with their weights
+    for a, (below, above) in enumerate(weights):
+        stride = math.prod(table.shape[a + 2 :])
+        corners = [
+            *((index, weight * below) for index, weight in corners),
+            *((index + stride, weight * above) for index, weight in corners),
+        ]
     total = np.zeros(len(device))
-    for corner in range(1 << len(axes)):
-        index, weight = first, np.ones(len(device))
-        for a, (below, above) in enumerate(weights):
-            up = corner >> a & 1
-            weight = weight * (above if up else below)
-            index = index + up * strides[a]
+    for index, weight in corners:
         total += weight * flat[index]
     result: FloatArray = np.exp(total + outside * shaped)
     return result
