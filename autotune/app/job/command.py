@@ -24,8 +24,8 @@ from autotune.app.job.beside import (
     started_with,
 )
 from autotune.app.job.computed import DECIDES, answer, answered, refuse_computed, stand_in
-from autotune.app.job.file import Document, document_of, read_text
-from autotune.app.job.from_trainer import COMMAND, completed
+from autotune.app.job.file import COMMAND, Document, document_of, read_text
+from autotune.app.job.from_trainer import completed
 from autotune.app.job.started_script import (
     COMPUTED_SD,
     FAR,

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 _OPEN = re.compile(r"\$\{?\w+\}?|<[^<>\n]+>|[A-Z]+_\w+")  # a name where a value belongs
 MAX_FILE_BYTES = 5_000_000
+# A shell script by its suffix, those that schedulers' users give theirs included.
+SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})
+SCRIPTS = frozenset({".py", *SHELL})
+PAGES = frozenset({".md", ".markdown"})
+CODE = frozenset({*SCRIPTS, *PAGES, ".ipynb"})
+COMMAND = "the command"  # what is said of settings that stand in no file
 ROWS = frozenset({".jsonl", ".csv", ".tsv", ".parquet", ".arrow"})  # files of training data
 MAX_NODES = 20_000  # values in one file; the longest real job files hold a few hundred
 MAX_DEPTH = 20

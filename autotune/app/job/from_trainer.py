@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.beside import near_file
-from autotune.app.job.file import Document
+from autotune.app.job.file import COMMAND, Document
 from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_saved, fill_targets
@@ -48,7 +48,6 @@ _LOCKED = (  # opt-in, where stated
     "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
 OFFLOAD = "offload"  # neutral: what it saves is memory, and it costs time
-COMMAND = "the command"
 _NAMED = 6  # data sets of a file, in one note
 FLASH_ATTENTION_3 = "3.0.0"
 HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes

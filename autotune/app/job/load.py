@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import name_devices
 from autotune.app.hardware.offers import distinct
-from autotune.app.job.command import command_document
-from autotune.app.job.file import Document, document_of, read_text
-from autotune.app.job.overrides import line_document, overridden
+from autotune.app.job.file import CODE, PAGES, SHELL, Document, document_of, read_text
 from autotune.app.job.resolve import resolve
-from autotune.app.job.trainer_file import (
-    CODE,
-    PAGES,
-    SHELL,
-    own_document,
-    refuse_flags,
-    script_document,
-)
 from autotune.app.job.variants import Variant, checked, chosen, variants_of
 from autotune.catalog.devices import find_machine
 from autotune.catalog.files import MACHINES, kept_at_home
@@ -122,11 +112,17 @@ def _read(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     _refuse_other(path)
     kind, text = path.suffix.casefold(), read_text(path)
     if kind in CODE:
+        from autotune.app.job.trainer_file import script_document
+
         return script_document(path, text, overrides)
     document = document_of(text, str(path), json=kind == ".json")
     if JOB_KEYS.isdisjoint(document.values) or not has_job_keys_alone(document.values):
+        from autotune.app.job.trainer_file import own_document
+
         return own_document(path, text, document, overrides)
     if overrides.stated or overrides.beside or overrides.priced_as:
+        from autotune.app.job.trainer_file import refuse_flags
+
         refuse_flags(overrides, document.name)
     return document, overrides
 
@@ -171,6 +167,8 @@ def jobs_of_command(
     Raises:
         InputError: The command states no job, or something is missing or wrong.
     """
+    from autotune.app.job.command import command_document
+
     document, overrides = command_document(command, overrides)
     return _jobs(document, overrides, Path(), variant)
 
@@ -178,9 +176,13 @@ def jobs_of_command(
 def _jobs(
     document: Document, overrides: Overrides, base_dir: Path, variant: str | None = None
 ) -> list[NamedJob]:
-    changes = overrides.changes
     name_devices(document.values)
-    variants = variants_of(overridden(document, overrides) if changes else document)
+    changed = document
+    if overrides.changes:
+        from autotune.app.job.overrides import overridden
+
+        changed = overridden(document, overrides)
+    variants = variants_of(changed)
     if variant is not None:
         variants = [chosen(variants, variant)]
     files = [checked(each.document) for each in variants]
@@ -206,6 +208,8 @@ def jobs_of_line(overrides: Overrides) -> list[NamedJob]:
     Raises:
         InputError: An argument is wrong, or the model, the rows or the device is missing.
     """
+    from autotune.app.job.overrides import line_document
+
     found = _jobs(line_document(overrides), overrides, Path())
     if len(found) > 1:
         msg = f"the one-line form is one job, and these options make {len(found)}"

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import read_beside
 from autotune.app.job.command import command_document, python_document
-from autotune.app.job.file import Document, document_of, read_document, read_text
-from autotune.app.job.from_trainer import COMMAND, completed
+from autotune.app.job.file import (
+    COMMAND,
+    PAGES,
+    SCRIPTS,
+    SHELL,
+    Document,
+    document_of,
+    read_document,
+    read_text,
+)
+from autotune.app.job.from_trainer import completed
 from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin
@@ -29,12 +38,6 @@ if TYPE_CHECKING:
 
 _OF_A_JOB = {"model", "data", "method", "train", "hardware"}
 _FEW_ODD = 2  # misspelt keys of a job file are named one by one
-# A shell script by its suffix, those that schedulers' users give theirs included.
-SHELL = frozenset({".sh", ".bash", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".lsf"})
-SCRIPTS = frozenset({".py", *SHELL})
-PAGES = frozenset({".md", ".markdown"})
-CODE = frozenset({*SCRIPTS, *PAGES, ".ipynb"})
-__all__ = ["COMMAND", "own_document", "parsed_again", "script_document"]
 
 
 def script_document(path: Path, text: str, overrides: Overrides) -> tuple[Document, Overrides]:

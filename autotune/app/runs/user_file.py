@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.app.job.trainer_file import COMMAND, parsed_again, values_beside
+from autotune.app.job.file import COMMAND
 from autotune.catalog.files import write_whole
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import DiskUse
 from autotune.domain.paths import near
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
-from autotune.trainers.launch.config import is_deepspeed, is_settings
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
 
@@ -63,6 +62,7 @@ def check_in_place(job: Job, *, writes: bool = True) -> None:
 
 def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     """The user's file with `config` in it. Raises InputError as `check_same` does."""
+    from autotune.app.job.trainer_file import parsed_again
     from autotune.trainers.patch import patch
 
     check_same(target, job)
@@ -81,6 +81,7 @@ def same_export(
     Where there are several devices and nothing beside the file can start them, the launcher's
     config is added. folder: where all but run.sh lies; empty or with a slash at its end.
     """
+    from autotune.app.job.trainer_file import parsed_again
     from autotune.trainers.launch.user_start import (
         LAUNCHER_FILE,
         lacks_launcher,
@@ -128,6 +129,7 @@ def output_folder(job: Job, *, relative: bool = False) -> str | None:
     origin = job.origin
     if origin is None or not (relative or TRAINERS[origin.trainer].logs_state):
         return None
+    from autotune.app.job.trainer_file import parsed_again
     from autotune.trainers.launch.user_start import start_folder
 
     _, values = parsed_again(origin)
@@ -139,6 +141,7 @@ def output_folder(job: Job, *, relative: bool = False) -> str | None:
 
 def _patched_launchers(job: Job, offer: Offer, config: Config) -> tuple[Patched, ...]:
     """The configs that were read beside the file, with the pick in them."""
+    from autotune.app.job.trainer_file import values_beside
     from autotune.trainers.launch.user_start import patch_launcher
 
     beside = job.origin.beside if job.origin else ()
@@ -147,6 +150,8 @@ def _patched_launchers(job: Job, offer: Offer, config: Config) -> tuple[Patched,
 
 def _launcher_beside(beside: Sequence[Beside], config: Config) -> str:
     """The name of the accelerate config beside the file, if it can start the pick."""
+    from autotune.app.job.trainer_file import values_beside
+    from autotune.trainers.launch.config import is_deepspeed, is_settings
     from autotune.trainers.launch.user_start import takes
 
     for each in beside:
