@@ -263,6 +263,10 @@ def test_a_source_names_what_was_read_and_no_file_that_nobody_opened() -> None:
         ("unsloth/functiongemma-270m-it", "google/functiongemma-270m-it", "", 268_098_176),
         ("mistral-community/Mixtral-8x22B-v0.1", "mistralai/Mixtral-8x22B-v0.1", "", None),
         ("alignment-handbook/zephyr-7b-sft-full", "mistralai/Mistral-7B-v0.1", "", 7_241_732_096),
+        ("bigscience/bloom", "bigscience/bloomz", "", 176_247_271_424),
+        ("distilgpt2", "distilbert/distilgpt2", "", 81_912_576),
+        ("baichuan-inc/Baichuan-7B", "baichuan-inc/Baichuan-7B", "", 7_000_559_616),
+        ("TheBloke/WizardCoder-15B-V1.0-GPTQ", "WizardLM/WizardCoder-15B-V1.0", "gptq", None),
     ],
 )  # fmt: skip
 def test_names_that_real_files_use_resolve_to_the_model_whose_shape_they_have(
