@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import FloatArray
     from autotune.evidence.cases import MeasuredCase
+    from autotune.evidence.fit.time import MeasuredSteps
 
 SAME = 0.005  # [log] a step this near is the same step
 SURE, HOPELESS = 0.9, 0.1  # P(fits) of runs that are said to fit, and of those that are not
@@ -97,12 +98,11 @@ class Seen:
     listed_sd: FloatArray  # of the settings as listed, where a mixture stands for them
 
 
-def said_of(cases: Sequence[MeasuredCase], model: Any, spreads: Any) -> Seen:  # noqa: ANN401 - a fit and its spreads
+def said_of(steps: MeasuredSteps, model: Any, spreads: Any) -> Seen:  # noqa: ANN401 - a fit and its spreads
     """What the fit says of the runs, with the width that what they assume gives it."""
-    steps = measured_steps(cases)
     rows = predicted_by(model, steps, source_of)
     return Seen(
-        tuple(cases), np.log(rows.predicted_s), rows.log_sd(spreads), rows.slow_log_sd(spreads),
+        steps.cases, np.log(rows.predicted_s), rows.log_sd(spreads), rows.slow_log_sd(spreads),
         np.log(steps.seconds), rows.log_sd(spreads),
     )  # fmt: skip
 
@@ -124,7 +124,9 @@ def judged(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -> dict[
             both = [(case, less) for case in own if (less := hidden(case, fact)) is not None]
             if both:
                 told, untold = zip(*both, strict=True)
-                pairs[fact].append((said_of(told, model, spreads), said_of(untold, model, spreads)))
+                both_sides = (steps.of(told), measured_steps(untold))
+                one, other = (said_of(side, model, spreads) for side in both_sides)
+                pairs[fact].append((one, other))
     return {fact: _cost(fact, pairs[fact]) for fact in facts if pairs[fact]}
 
 
@@ -140,12 +142,17 @@ def judged_memory(cases: Sequence[MeasuredCase], facts: Sequence[str] = EVERY) -
     for case in rows:
         sources[case.group[0]].append(case)
     pairs: dict[str, list[tuple[Seen, Seen]]] = defaultdict(list)
+    listed: dict[str, Seen] = {}  # what the shipped fit says of a run as it is, by its id
     for own in sources.values():
         for fact in facts:
             both = [(case, less) for case in own if (less := hidden(case, fact)) is not None]
             if both:
                 told = _peaks([case for case, _ in both], unseen)
-                one, other = ([_peaks([pair[side]], None) for pair in both] for side in (0, 1))
+                for case, _ in both:
+                    if case.id not in listed:
+                        listed[case.id] = _peaks([case], None)
+                one = [listed[case.id] for case, _ in both]
+                other = [_peaks([less], None) for _, less in both]
                 pairs[fact].append((told, _hidden(told, one, other)))
     return {fact: _cost(fact, pairs[fact]) for fact in facts if pairs[fact]}
 
