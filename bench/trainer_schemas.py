@@ -237,7 +237,9 @@ TRAINERS = {
         _transformers, "TrainingArguments in training_args.py",
     ),
     "trl": Trainer(
-        "trl", ("0.9.6", "0.12.2", "0.16.1", "0.19.1", "0.22.0", "0.24.0", "1.0.0", "1.9.0", "1.16.0"), _trl,
+        "trl",
+        ("0.9.6", "0.12.2", "0.16.1", "0.19.1", "0.22.0", "0.24.0", "1.0.0", "1.9.0", "1.16.0"),
+        _trl,
         "SFTConfig, ModelConfig and ScriptArguments in trainer/ and scripts/utils.py", ("hf",),
     ),
     "axolotl": Trainer(
