@@ -183,7 +183,7 @@ def test_the_exported_script_saves_what_it_trained_whole(
 
     cpu = job(with_base(SAVED, "32bit"))
     write_export(export("hf", cpu, offer(cpu=True), config(precision="fp32")), tmp_path)
-    done = run(model_and_data, tmp_path, MAX_STEPS="2")
+    done = run(model_and_data, tmp_path, MAX_STEPS="2", USE_CPU="1")  # accelerate: test_smoke.py
     assert done.returncode == 0, done.stderr[-3000:]
     final = tmp_path / "output/final"
     assert json.loads((final / "adapter_config.json").read_text())["modules_to_save"] == list(BOTH)
