@@ -378,8 +378,8 @@ def _say_script(made: Parsed, script: Script, name: str) -> None:
         why = "the script's own defaults, for which flags may stand: --from-args prices a command"
         said = ", ".join(f"{key} {shown(value)}" for key, value in own.items())
         made.uncounted.append(Uncounted("read", said[:160], why, 0.0, 0.0))
-    for key in script.defaulted:
-        made.note(f"{name}: {key}", script.values[key], "not in the file; PEFT's default")
+    for key, whose in script.defaulted.items():
+        made.note(f"{name}: {key}", script.values[key], f"not in the file; {whose}'s default")
     made.uncounted += [*_computed(script, made), *script.unseen]
     for key in script.computed:
         made.note(f"{name}: {key}", "not read", "it is computed, and the file is not executed")

@@ -339,6 +339,11 @@ def widen_masters(parsed: Parsed, values: dict[str, Any], devices: int) -> None:
     LLaMA-Factory does so by itself where neither shards: llamafactory 0.9.5 model/adapter.py.
     """
     method, sharding = values.get("method", {}), parsed.meaning.get("sharding")
+    half = sharding in ZERO_STAGE and parsed.meaning.get("precision") in {"bf16", "fp16"}
+    if method.get("kind") == "lora" and method.get("base") == "32bit" and half:
+        method["base"] = "16bit"  # deepspeed 0.19 runtime/engine.py _configure_distributed_model
+        why = "DeepSpeed makes 16 bit of every weight, in whatever dtype it was loaded"
+        parsed.note("method.base", "16bit", why)
     if method.get("kind") != "full" or method.get("base") not in {None, "16bit"}:
         return
     if parsed.mixed and sharding == "fsdp":

@@ -135,11 +135,13 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
 def _read_data(keys: Keys, parsed: Parsed) -> None:
     length = keys.whole("sequence_len", low=1)
     if length is None:
-        parsed.note(
-            "data.max_length", _LENGTH, "sequence_len is not in the file; axolotl's default"
-        )
+        why = "sequence_len is not in the file; axolotl's default"
+        parsed.note("data.max_length", _LENGTH, why)
     padded = keys.switch("pad_to_sequence_len")
     read_words(keys, parsed, "packing", own=WORDS)
+    if keys.at("rl") and parsed.knobs.get("packing") == "on":  # core/builders/rl.py reads it not
+        parsed.knobs["packing"] = "off"
+        parsed.keep("packing", "sample_packing", "true", "preferences are never packed")
     padding = None if padded is None else ("max_length" if padded else "longest")
     parsed.part("data", max_length=length or _LENGTH, padding=padding)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, PREPARED, WORDS
 from autotune.trainers.schema import schema_of
@@ -83,7 +84,7 @@ class Script:
     trainer: str  # hf, trl or unsloth
     values: dict[str, Any] = field(default_factory=dict)
     computed: list[str] = field(default_factory=list)
-    defaulted: list[str] = field(default_factory=list)  # of LoraConfig, where it states nothing
+    defaulted: dict[str, str] = field(default_factory=dict)  # what it leaves, and to whom
     by_default: list[str] = field(default_factory=list)  # worth what the script has as a default
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
     calls: dict[str, ast.Call] = field(default_factory=dict)  # arguments, model, by_name
@@ -139,15 +140,13 @@ def parse_script(
     _take_one_split(made, splits)
     for key, value in set_later(tree, [call.node for call in arguments]):
         _put(made, key, value, stated) if key not in _KNOBS else made.computed.append(key)
+    _take_defaults(made, calls, nodes, tree)
     if several and not made.values.get("load_in_8bit"):
         made.computed.append("load_in_4bit")
     if not {"load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}:
         made.computed += ["load_in_4bit"] if either else []
         lost = told_elsewhere(made.calls.get("model"), nodes, stated) and not other_storage(nodes)
         made.computed += ["load_in_4bit"] if lost else []
-    if any(call.name == "LoraConfig" for call in calls):
-        made.defaulted = [key for key in _PEFT if key not in {*made.values, *made.computed}]
-        made.values |= {key: schema_of("peft").default(_PEFT[key]) for key in made.defaulted}
     first = {call.name: call.node for call in calls[::-1]}
     if not {"bf16", "fp16", "**"} & set(made.computed):
         made.values |= computing_in(first.get("BitsAndBytesConfig"), stated)
@@ -165,6 +164,55 @@ def parse_script(
     counted = made.keywords.get("gradient_accumulation_steps")
     made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
     return made
+
+
+# What Unsloth's own classes of TRL's arguments ask for where a script says nothing.
+# Source: unsloth 2026.10.9 models/rl.py _patch_trl_rl_trainers, `replacements`.
+UNSLOTHS: Final = {
+    "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "optim": "adamw_8bit",
+    "per_device_eval_batch_size": 4,
+}  # fmt: skip
+
+
+def _take_defaults(
+    made: Script, calls: list[Call], nodes: list[ast.AST], tree: ast.Module
+) -> None:  # fmt: skip
+    """What PEFT's and Unsloth's classes are worth where the script leaves it to them.
+
+    Unsloth's are TRL's by the time that the script makes its arguments. An adapter that trains on
+    has another file's rank and modules.
+    """
+    said, found = {*made.values, *made.computed}, dict[str, tuple[str, Any]]()
+    named = {call.name for call in calls}
+    if made.trainer == "unsloth" and _patches(tree) and "**" not in said:
+        theirs = any(name in ARGUMENTS and name.endswith("Config") for name in named)
+        found |= {key: ("Unsloth", value) for key, value in UNSLOTHS.items() if theirs}
+    if "LoraConfig" in named:
+        found |= {key: ("PEFT", schema_of("peft").default(name)) for key, name in _PEFT.items()}
+    elif "lora_r" not in said and any(_continues(node) for node in nodes):
+        made.values.setdefault("use_peft", True)
+        made.computed += ["lora_r", "lora_target_modules"]
+    made.defaulted = {key: whose for key, (whose, _) in found.items() if key not in said}
+    made.values |= {key: found[key][1] for key in made.defaulted}
+
+
+def _patches(tree: ast.Module) -> bool:
+    """Whether Unsloth is imported before TRL's arguments are: it puts its own in their place."""
+    lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else names
+        for name in names:
+            lines.setdefault(str(name).partition(".")[0], getattr(node, "lineno", 0))
+    return lines.get("unsloth", sys.maxsize) < lines.get("trl", sys.maxsize)
+
+
+def _continues(node: ast.AST) -> bool:
+    """`PeftModel.from_pretrained(model, folder, is_trainable=True)`: an adapter trains on."""
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "from_pretrained":
+        return False
+    told = {key.arg: getattr(key.value, "value", None) for key in node.keywords}
+    return "Peft" in ast.unparse(node.func) and told.get("is_trainable") is True
 
 
 def _add_beside(

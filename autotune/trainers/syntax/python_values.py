@@ -322,6 +322,10 @@ class Values:
             if key not in mapping and len(node.args) > 1:
                 return self._worth(node.args[1], depth)
             return mapping.get(key)
+        if str(getattr(node.func, "attr", getattr(node.func, "id", ""))) == "snapshot_download":
+            named = {key.arg: key.value for key in node.keywords}  # of the hub's, or ModelScope's
+            name = named.get("repo_id", named.get("model_id", node.args[0] if node.args else None))
+            return self._worth(name, depth) if name is not None else self._loaded_by(node, depth)
         return self._loaded_by(node, depth)
 
     def _made(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401

@@ -99,3 +99,20 @@ def test_what_the_trainer_is_told_of_deepspeed_divides_under_a_launcher_of_proce
     found = load_jobs(run, Overrides(gpus=("h100",), stated={"data.rows": 1000}))[0].job
     assert found.today is not None
     assert (found.today.sharding, found.offers[0].count) == ("zero2", 4)
+
+
+def test_deepspeed_makes_16_bit_of_a_frozen_base_in_any_dtype(tmp_path: Path) -> None:
+    (tmp_path / "zero.json").write_text(
+        json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})
+    )
+    run = tmp_path / "run.sh"
+    text = (
+        "deepspeed --num_gpus 2 sft.py --model_name_or_path Qwen/Qwen2.5-0.5B --dtype float32 "
+        "--bf16 True %s --per_device_train_batch_size 2 --num_train_epochs 1 --use_peft\n"
+    )
+    bases = []
+    for flag in ("--deepspeed zero.json", ""):
+        run.write_text(text % flag)
+        found = load_jobs(run, Overrides(gpus=("h100",), stated={"data.rows": 1000}))[0].job
+        bases.append(found.method.base)
+    assert bases == ["16bit", "32bit"]

@@ -907,3 +907,10 @@ Trainer(model=model, args=args).train()
     assert "cannot run" not in warnings(found)
     plain = job(tmp_path / "b.py", text.replace("fp16", "bf16"))
     assert plain.method.base == "16bit"
+
+
+def test_axolotl_packs_no_preferences_whatever_its_file_says(tmp_path: Path) -> None:
+    more = "sample_packing: true\nrl: dpo\nadapter: lora\nlora_r: 8\nlora_target_linear: true\n"
+    found = job(tmp_path / "a.yml", f"{AXOLOTL}{more}")
+    assert found.objective == "dpo"
+    assert found.today.packing == "off"

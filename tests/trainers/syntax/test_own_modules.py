@@ -431,3 +431,43 @@ def test_of_a_programs_own_settings_only_what_it_takes_out_counts(tmp_path: Path
     found = read(tmp_path, "run.sh", **{"method.kind": "full"})
     assert today(found).micro_batch_size == 3
     assert found.steps == -(-1000 // 3) * 2
+
+
+UNSLOTH = """\
+%s
+from unsloth import FastLanguageModel
+from trl import SFTConfig, SFTTrainer
+model, tok = FastLanguageModel.from_pretrained("unsloth/Qwen2.5-0.5B", max_seq_length=512)
+model = FastLanguageModel.get_peft_model(model, r=16, target_modules=["q_proj"])
+SFTTrainer(model=model, args=SFTConfig(max_steps=60)).train()
+"""
+
+
+def test_arguments_that_unsloth_has_in_the_place_of_trls_have_its_defaults(tmp_path: Path) -> None:
+    written(tmp_path, {"a.py": UNSLOTH % "", "b.py": UNSLOTH % "from trl import SFTConfig"})
+    first, late = today(read(tmp_path, "a.py")), today(read(tmp_path, "b.py"))
+    assert (first.micro_batch_size, first.gradient_accumulation_steps) == (4, 2)
+    assert first.optimizer == "adamw_bnb_8bit"
+    assert (late.micro_batch_size, late.optimizer) == (8, "adamw_torch_fused")
+
+
+DOWNLOADED = f"""\
+from modelscope import snapshot_download
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+folder = snapshot_download("{QWEN}", revision="master")
+model = AutoModelForCausalLM.from_pretrained(folder)
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1, fp16=%s)
+model = PeftModel.from_pretrained(model, "before", is_trainable=True)
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=256))
+Trainer(model=model, args=args).train()
+"""
+
+
+def test_a_model_that_is_downloaded_first_is_the_one_that_is_named(tmp_path: Path) -> None:
+    written(tmp_path, {"train.py": DOWNLOADED % "False"})
+    with pytest.raises(InputError, match="lora_r must be written out"):  # of an adapter before
+        read(tmp_path, "train.py")
+    found = read(tmp_path, "train.py", **{"method.rank": "24"})
+    assert (found.model.name, found.method.is_lora, found.method.rank) == (QWEN, True, 24)
+    assert "lora_target_modules" in warnings(found)
