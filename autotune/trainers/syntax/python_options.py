@@ -218,10 +218,16 @@ def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, a
             calls.setdefault(str(name), []).append(node)
         if isinstance(node, ast.Name) and is_bound(node) and node not in fields:
             found.append((node.id, None))
+    aliases = [
+        a for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names
+    ]
+    modules = {(each.asname or each.name).partition(".")[0] for each in aliases}
     names = [function.name for function in functions]
     same, other = set[str](), set[str]()
     for function in (each for each in functions if each not in dead):
         every = calls.get(function.name, [])
+        if not _is_method(function):  # `trainer.train()` is no call of a function `train`
+            every = [c for c in every if isinstance(c.func, ast.Name) or root(c.func) in modules]
         every = [call for call in every if call not in dead] or every
         once = len(every) == 1 and names.count(function.name) == 1
         for name, value in _given(function, every[0] if once else None):
@@ -232,10 +238,14 @@ def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, a
 
 def _is_dead(function: Function, named: Collection[str]) -> bool:
     """Whether nothing names a function, nor may call it: no method, and none that is decorated."""
-    first = next(iter(arguments_of(function)), None)
-    if function.decorator_list or (first is not None and first.arg in {"self", "cls"}):
+    if function.decorator_list or _is_method(function):
         return False
     return function.name not in named
+
+
+def _is_method(function: Function) -> bool:
+    first = next(iter(arguments_of(function)), None)
+    return first is not None and first.arg in {"self", "cls"}
 
 
 def _fields(made: ast.ClassDef) -> list[ast.AST]:

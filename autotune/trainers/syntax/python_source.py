@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, PREPARED, WORDS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_arguments import (
@@ -47,8 +48,6 @@ from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from autotune.domain.job import Uncounted
 
 _SAME = ("lora_alpha", "lora_dropout", "use_dora", "use_rslora", "modules_to_save")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules", **{key: key for key in _SAME}}
@@ -228,6 +227,10 @@ def _add_beside(
         cut, lost = cut_at(tree, stated)
         made.values |= {"max_length": cut} if cut is not None else {}
         made.computed += [OWN_LENGTH] if lost else []
+    most = next((made.values[key] for key in _LENGTHS if key in made.values), None)
+    if kept := _keeps(nodes, stated, most):
+        why = "longer rows are dropped: those that train may be shorter; --set data.max_length=N"
+        made.unseen.append(Uncounted("rows", kept, why, *_DROPPED_SD))
     if filled_up := pads(tree, stated):
         made.values[PADS] = True
         made.unseen += [MAPPED] if filled_up == MAPPED.value else []
@@ -240,6 +243,32 @@ def _add_beside(
         made.values["dtype"] = "float32"
         made.computed = [key for key in made.computed if key != "dtype"]
         made.unseen.append(WIDENED)
+
+
+_SIZES = re.compile(r"\blen\(|(len|length|tokens?)\b|\[['\"]N['\"]\]", re.IGNORECASE)
+_DROPPED_SD = (0.30, 0.15)  # how far the longest row may lie from the length: an assumption
+
+
+def _keeps(nodes: list[ast.AST], stated: Values, most: object) -> str:
+    """By which length it keeps rows, where that is less than `most` or not known; empty: by none.
+
+    `rows.filter(lambda row: len(row["input_ids"]) < 512)`, `frame[frame["tokens"] <= 512]`.
+    """
+    named = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    asked: list[ast.AST] = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "filter":
+            asked += [named.get(getattr(each, "id", ""), each) for each in node.args[:1]]
+        elif isinstance(node, ast.Subscript):
+            asked.append(node.slice)
+    tests = (each for node in asked for each in ast.walk(node) if isinstance(each, ast.Compare))
+    for test in tests:
+        below = len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE)
+        if below and _SIZES.search(ast.unparse(test.left)):
+            known, length = stated.literal(test.comparators[0])
+            if not (known and isinstance(length, int) and isinstance(most, int) and length >= most):
+                return ast.unparse(test)[:60]
+    return ""
 
 
 def _unseen(

@@ -434,3 +434,26 @@ def test_flags_beside_a_file_of_settings_are_said(tmp_path: Path) -> None:
     assert "flags lora_rank" in said
     assert "seed" not in said
     assert "flags" not in read(tmp_path / "run.sh", f"{start} --seed 3\n")[1]
+
+
+@pytest.mark.parametrize(("kept", "said"), [
+    ('rows = rows.filter(lambda row: len(row["input_ids"]) <= 100)', True),
+    ('frame = frame[frame["num_tokens"] < LONGEST // 2]', True),
+    ('frame = frame.loc[frame["N"] <= limit()]', True),
+    ('rows = rows.filter(lambda row: len(row["input_ids"]) <= 256)', False),
+    ('rows = rows.filter(lambda row: len(row["input_ids"]) > 3)', False),
+    ('rows = rows.filter(lambda row: row["score"] < 3)', False),
+])  # fmt: skip
+def test_rows_that_are_dropped_by_their_length_are_said(
+    tmp_path: Path, kept: str, said: bool
+) -> None:
+    text = f"""\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+LONGEST = 256
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+rows = rows.map(lambda row: tokenizer(row["text"], truncation=True, max_length=LONGEST))
+{kept}
+args = TrainingArguments("out", per_device_train_batch_size=2, num_train_epochs=1, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+    assert ("longer rows are dropped" in warnings(file(tmp_path / "a.py", text))) is said
