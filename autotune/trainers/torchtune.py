@@ -84,6 +84,8 @@ class Torchtune(Trainer):
         Source: recipes/full_finetune_distributed.py, which raises where activations are offloaded
         and none is recomputed.
         """
+        if knob == "precision" and value != "bf16":
+            return "torchtune's dtype is that of every weight"
         if knob == "offload" and value in {"none", "activations"}:
             return {_OFFLOADING: value == "activations"}
         said = say(knob, value, WORDS, ()) if knob in WORDS else {}
@@ -170,6 +172,7 @@ def _tune_method(keys: Keys, parsed: Parsed) -> None:
     # The recipe makes every weight in `dtype`. Source: recipes/lora_finetune_single_device.py,
     # training.set_default_dtype around the model's component.
     wide = parsed.knobs.get("precision") == "fp32"
+    parsed.kept |= {"precision"} if wide else set()
     if not builder.startswith(("lora_", "qlora_")):
         parsed.part("method", kind="full", base="32bit" if wide else None)
         return

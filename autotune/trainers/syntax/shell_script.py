@@ -33,6 +33,7 @@ from autotune.trainers.syntax.shell_words import (
     without_comments,
     written_files,
 )
+from autotune.trainers.unread import decides
 
 if TYPE_CHECKING:
     from autotune.trainers.contract import Changes
@@ -89,7 +90,7 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
         named = rf"(\b(train|sft|\w*finetune\w*)\b|\btune\s+run\b).*{CONFIG.pattern}"
         found = _spans(text, named, put=True)
     found = found or _spans(text, _BY_CONFIG) or _spans(text, _BY_PROGRAM)
-    found = found or _spans(text, _BY_NAME)
+    found = found or _spans(text, _BY_CONFIG, put=True) or _spans(text, _BY_NAME)
     found = found or _spans(text, _BY_NAME, put=True)  # a loop or a variable holds the script
     if not found:
         msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
@@ -179,7 +180,7 @@ def _blocks(text: str) -> list[str]:
 
 
 def shell_names(text: str) -> dict[str, str]:
-    """Variables that a script binds exactly once, at the start of a line, to plain text.
+    """Variables that a script binds to one plain text, at the start of a line.
 
     Plain is also what names of those that stand before it, or a default of the script's own: what
     the user may type behind the script's name in its place is left out. Machines and devices that
@@ -194,6 +195,7 @@ def shell_names(text: str) -> dict[str, str]:
     found = _of_sbatch(text)
     for name, every in seen.items():
         values = [value for value in every if not _TYPED.fullmatch(value)] or every
+        values = list(dict.fromkeys(values))  # one that is bound to the same again is that
         value = _POSITION.sub(r"\1", values[0])
         value = NAME.sub(lambda m: found.get(m[1] or m[3], m[0] if m[2] is None else m[2]), value)
         value = re.sub(r"\\\n", " ", computed_text(value, found))  # one line goes on in the next
@@ -326,6 +328,7 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
         words = {each.line: with_names(text[each.begin : each.end], names) for each in every}
         same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
         others = {line: None for line in others if line in same}
+    found.unknown += [with_names(words, names) for words in _added(text, taken.begin)]
     found.others = tuple(others)
     found.written = written_files(text, names)
     found.array = next((match[1] for match in _ARRAY.finditer(text)), "")
@@ -335,6 +338,20 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
         if len(words) > 1 and re.search(rf"\$\{{?{name}\b", text[taken.begin : taken.end])
     )
     return found
+
+
+def _added(text: str, begin: int) -> list[str]:
+    """What the script adds to the variable whose text a command is: `CMD="$CMD --bf16"`.
+
+    begin: of the command.
+    """
+    holder = re.search(r"(\w+)=[\"']$", text[:begin])
+    if holder is None:
+        return []
+    more = rf"""^[ \t]*{holder[1]}(?:\+=["']?|=["']\$\{{?{holder[1]}\}}?)[ \t]*([^"'\n]+)"""
+    words = [match.strip() for match in re.findall(more, text, re.MULTILINE)]
+    flags = {word: word.split()[0].lstrip("-") for word in words if word}
+    return [word for word, flag in flags.items() if decides(flag) is not False]
 
 
 def with_names(text: str, names: dict[str, str]) -> str:

@@ -312,3 +312,38 @@ def test_a_model_that_nobody_knows_may_be_set(tmp_path: Path, name: str) -> None
         load_jobs(run, asked())
     assert "--set model=NAME" in str(refused.value.hint)
     assert load_jobs(run, asked(model="Qwen/Qwen2.5-0.5B"))[0].job.model.name.endswith("0.5B")
+
+
+def test_flags_that_are_added_to_a_commands_text_are_said(tmp_path: Path) -> None:
+    run = tmp_path / "run.sh"
+    run.write_text(
+        'CMD="python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --use_peft \\\n'
+        '  --per_device_train_batch_size 2 --num_train_epochs 1"\n'
+        'if [ -n "$FAST" ]; then\n  CMD="${CMD} --optim adamw_8bit"\nfi\n'
+        'CMD+=" --gradient_checkpointing"\neval "$CMD"\n'
+    )
+    said = warnings(load_jobs(run, asked())[0].job)
+    assert "--optim adamw_8bit" in said
+    assert "--gradient_checkpointing" in said
+
+
+def test_a_variable_that_is_bound_to_the_same_twice_is_that(tmp_path: Path) -> None:
+    start = "python train.py --model_name_or_path Qwen/Qwen2.5-0.5B --use_peft --num_train_epochs 1"
+    both = f"rows=2\n{start} --per_device_train_batch_size $rows\n"
+    run = tmp_path / "run.sh"
+    run.write_text(both + both)
+    assert today(load_jobs(run, asked())[0].job).micro_batch_size == 2
+    run.write_text(both + both.replace("rows=2", "rows=3"))
+    with pytest.raises(InputError, match="leaves open"):
+        load_jobs(run, asked())
+
+
+def test_settings_that_an_array_names_are_those_of_the_launch(tmp_path: Path) -> None:
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "a.yaml").write_text(json.dumps(ARGUMENTS))
+    run = tmp_path / "run.sh"
+    run.write_text(
+        'files=("a.yaml" )  # "b.yaml"\nfor each in "${files[@]}"; do\n'
+        "  accelerate launch --num_processes 1 \\\n    own_sft.py settings/$each\ndone\n"
+    )
+    assert today(load_jobs(run, asked())[0].job).micro_batch_size == 2
