@@ -26,7 +26,7 @@ from autotune.cost.spread.variance import (
 )
 from autotune.domain.answer.recommendation import Decisive, FitsIf, open_facts_of
 from autotune.domain.candidates import CLOSED_FORM
-from autotune.domain.config import CLOSED_FORMS, KNOBS, SPLIT
+from autotune.domain.config import ACCUMULATION, CLOSED_FORMS, KNOBS, SPLIT
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.domain.job import Assumption
 from autotune.domain.units import format_seconds
@@ -204,7 +204,7 @@ def _assumed_micro_batch(job: Job, pricing: Pricing, config: Config) -> list[str
     said = f"the micro-batch of {micro} was assumed, as none is stated"
     host = False  # whether a smaller one is held by the device, and not by its host
     for more in ({}, {CHECKPOINTING: "full"}) if CHECKPOINTING in open_ else ({},):
-        split = ({SPLIT[0]: n, SPLIT[1]: per_device // n} for n in smaller)
+        split = ({SPLIT[0]: n, ACCUMULATION: per_device // n} for n in smaller)
         tried = [config.with_knobs(**knobs, **more) for knobs in split]
         if not tried:
             break

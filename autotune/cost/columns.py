@@ -25,7 +25,7 @@ from autotune.domain.job import Job
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,15 +76,10 @@ class Columns:
         self.rows = rows
         self._known: dict[tuple[str, ...], Any] = {}  # arrays that formulas ask for again and again
 
-    def signature(self, by_identity: Collection[str] = ()) -> tuple[Any, ...]:
-        """What tells these columns from others; of some, which objects their values are."""
+    def signature(self) -> tuple[Any, ...]:
+        """What tells these columns from others."""
         return tuple(
-            (
-                name,
-                tuple(map(id, own.levels)) if name in by_identity else tuple(own.levels),
-                own.codes.tobytes(),
-            )
-            for name, own in self._values.items()
+            (name, tuple(own.levels), own.codes.tobytes()) for name, own in self._values.items()
         )
 
     def where(self, chosen: BoolArray) -> Columns:
@@ -278,7 +273,7 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
     """Price a component once per distinct combination of the columns it reads."""
     if not len(candidates):
         return Table(_NoRows(), np.zeros(0, np.intp))
-    levels: list[list[Any]] = []
+    levels: list[tuple[Any, ...]] = []
     key = np.zeros(len(candidates), np.intp)
     for name in component.reads:
         values, column = _column(candidates, name)
@@ -296,25 +291,28 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
         row_of = position[key]
     else:
         kept, row_of = np.unique(key, return_inverse=True)
-    values_of = _decode(kept, component.reads, levels)
-    columns = Columns(values_of, len(kept))
-    return Table(outputs_of(component, job, columns), row_of.astype(np.intp, copy=False))
+    known = _KEPT.get()
+    if known is None or len(kept) > ROWS:
+        outputs = component.price(job, _decode(kept, component.reads, levels))
+    else:
+        outputs = known.outputs(component, job, kept, levels)
+    return Table(outputs, row_of.astype(np.intp, copy=False))
 
 
-def _column(candidates: Candidates, name: str) -> tuple[list[Any], NDArray[np.integer[Any]]]:
+def _column(candidates: Candidates, name: str) -> tuple[tuple[Any, ...], NDArray[np.integer[Any]]]:
     """The distinct values of a column, and which of them each candidate has."""
     if name not in _OF_OFFER:
-        return list(candidates.levels[name]), candidates.codes[name]
+        return candidates.levels[name], candidates.codes[name]
     offers, codes = candidates.levels[OFFER], candidates.codes[OFFER]
     if len(offers) == 1:  # without telling devices and hosts apart, which is slow
-        return [_OF_OFFER[name](offers[0])], codes
+        return (_OF_OFFER[name](offers[0]),), codes
     values, of_offer = distinct([_OF_OFFER[name](offer) for offer in offers])
-    return values, of_offer[codes] if len(values) > 1 else codes
+    return tuple(values), of_offer[codes] if len(values) > 1 else codes
 
 
 def _decode(
-    keys: NDArray[np.intp], names: Sequence[str], levels: Sequence[list[Any]]
-) -> dict[str, Coded]:
+    keys: NDArray[np.intp], names: Sequence[str], levels: Sequence[tuple[Any, ...]]
+) -> Columns:
     """The column of every name for each mixed-radix key."""
     rest, same = keys, np.zeros(len(keys), np.intp)
     values: dict[str, Coded] = {}
@@ -323,7 +321,7 @@ def _decode(
         if len(own) > 1:
             rest, digit = np.divmod(rest, len(own))
         values[name] = Coded(own, digit)
-    return values
+    return Columns(values, len(keys))
 
 
 JOBS = 64  # with tables of their own, the latest; bisections leave many behind
@@ -332,7 +330,8 @@ _BY_IDENTITY = ("offer.device", "offer.host")  # compared as objects: their equa
 # What is locked, opened or offered decides which candidates there are and never what one costs.
 _facts = attrgetter(*(n for n in Job.__slots__ if n not in {"lock", "allow", "offers"}))
 
-_Tables = dict[tuple[Any, ...], tuple["Outputs", "Columns"]]
+_Levels = list[tuple[Any, ...]]
+_Tables = dict[tuple[Any, ...], tuple["Outputs", _Levels]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,23 +344,27 @@ class _OfJob:
 
 
 class KeptTables:
-    """Outputs by job, component and columns."""
+    """Outputs by job, component and columns: which values there are, and which combinations."""
 
     def __init__(self) -> None:
         """Nothing yet."""
         self._jobs: list[_OfJob] = []
 
-    def outputs(self, component: Component, job: Job, columns: Columns) -> Outputs:
+    def outputs(
+        self, component: Component, job: Job, keys: NDArray[np.intp], levels: _Levels
+    ) -> Outputs:
         """The component's outputs, from before where they are known. Arrays are read-only."""
-        if columns.rows > ROWS:
-            return component.price(job, columns)
-        tables = self._of(job)
-        key = (component.price, columns.signature(_BY_IDENTITY))
+        tables, names = self._of(job), component.reads
+        told = (
+            tuple(map(id, own)) if name in _BY_IDENTITY else own
+            for name, own in zip(names, levels, strict=True)
+        )
+        key = (component.price, names, keys.tobytes(), *told)
         if key not in tables:
-            made = component.price(job, columns)
+            made = component.price(job, _decode(keys, names, levels))
             for array in dict.values(made):  # what is priced later is read-only from the start
                 _fixed(array)
-            tables[key] = made, columns  # the columns keep alive what the key names by identity
+            tables[key] = made, levels  # which keep alive what the key names by identity
         return tables[key][0]
 
     def _of(self, job: Job) -> _Tables:
@@ -386,9 +389,3 @@ def reusing_tables() -> Iterator[None]:
         yield
     finally:
         _KEPT.reset(token)
-
-
-def outputs_of(component: Component, job: Job, columns: Columns) -> Outputs:
-    """The component priced, or what is kept of it."""
-    kept = _KEPT.get()
-    return component.price(job, columns) if kept is None else kept.outputs(component, job, columns)

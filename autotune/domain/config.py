@@ -179,10 +179,11 @@ KNOBS: dict[str, Knob] = {
 TRAINER_NAMES = {each.name: each.trainer for each in KNOBS.values() if each.trainer}
 _OWN_NAMES = {theirs: name for name, theirs in TRAINER_NAMES.items()}
 
-SPLIT = ("micro_batch_size", "gradient_accumulation_steps")  # of the rows of a step on a device
+ACCUMULATION = "gradient_accumulation_steps"  # follows from the rest of the split
+SPLIT = ("micro_batch_size", ACCUMULATION)  # of the rows of a step on a device
 NEVER_STEPS = 10**9  # no training has so many: saved once in so many is never
 CLOSED_FORMS = ("checkpoint_every_steps", "save_total_limit")  # worked out, and never tried
-DERIVED = frozenset({SPLIT[1], *CLOSED_FORMS})  # what follows from the other knobs
+DERIVED = frozenset({ACCUMULATION, *CLOSED_FORMS})  # what follows from the other knobs
 
 
 @dataclass(frozen=True, slots=True)

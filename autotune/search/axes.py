@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS
+from autotune.domain.config import ACCUMULATION, KNOBS
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from autotune.domain.candidates import Candidates
     from autotune.domain.device import Offer
 
-DERIVED = "gradient_accumulation_steps"
 MAX_TABLE = 1 << 25  # combinations looked up in a table of 128 MiB; beyond that by bisection
 
 ParamValue = int | bool | str
@@ -118,7 +117,7 @@ def _axes(candidates: Candidates) -> list[Axis]:
     for name, levels in candidates.levels.items():
         column = candidates.codes[name]
         used = [int(code) for code in np.flatnonzero(np.bincount(column, minlength=len(levels)))]
-        if name == DERIVED or len(used) < 2:  # noqa: PLR2004 - one value is no choice
+        if name == ACCUMULATION or len(used) < 2:  # noqa: PLR2004 - one value is no choice
             continue
         if name == OFFER:
             labels = _offer_labels(levels)

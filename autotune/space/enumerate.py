@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.catalog.software import INSTALLABLE, installing
 from autotune.domain.candidates import CLOSED_FORM, OFFER, Candidates
-from autotune.domain.config import FLASH, KNOBS, PLAIN, KnobValue, as_typed
+from autotune.domain.config import ACCUMULATION, FLASH, KNOBS, PLAIN, KnobValue, as_typed
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.space.file import at_present
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     # The values of a knob that some valid candidate of a job has; none where there is no candidate.
     Valid = Callable[[Job, str], tuple[KnobValue, ...]]
 
-ACCUMULATION = "gradient_accumulation_steps"
 AXES = tuple(name for name in KNOBS if name != ACCUMULATION)
 CONTAMINATION = (
     "packing is locked on: without flash_attention_2, rows that share a sequence attend to "

@@ -26,6 +26,7 @@ import numpy as np
 from autotune.catalog.files import read_regular
 from autotune.domain.candidates import AUTO, Candidates, SearchSpace
 from autotune.domain.config import (
+    ACCUMULATION,
     ARGUMENT,
     ENVIRONMENT,
     KNOBS,
@@ -202,7 +203,6 @@ MAX_READ_BYTES = 10_000_000
 MAX_DEPTH = 8  # the format itself needs three levels
 AUTO_WORD = "auto"
 AUTO_KNOBS = ("micro_batch_size", "pin_memory", "checkpoint_every_steps", "save_total_limit")
-DERIVED = "gradient_accumulation_steps"
 SECTIONS = ("knobs", "extra")
 
 
@@ -233,7 +233,7 @@ def _read(path: Path, loaded: object) -> SearchSpace:
     else:
         inherited = dict(load_space(DEFAULT).values)
     values = {**inherited, **listed}
-    missing = [name for name in KNOBS if name not in values and name != DERIVED]
+    missing = [name for name in KNOBS if name not in values and name != ACCUMULATION]
     if missing:
         msg = f"search space {path} leaves out {', '.join(missing)}: every knob needs values"
         raise InputError(msg)
@@ -339,7 +339,7 @@ def _knobs_of(data: object, where: str) -> dict[str, tuple[KnobValue, ...]]:
 
 def _values_of(name: str, raw: Any, where: str) -> tuple[KnobValue, ...]:  # noqa: ANN401 - YAML
     found = knob(name, where)
-    if name == DERIVED:
+    if name == ACCUMULATION:
         msg = f"{name} in {where} follows from micro_batch_size and the global batch"
         raise InputError(msg, "list micro_batch_size instead, or pin it with lock in the job")
     if raw == AUTO_WORD:

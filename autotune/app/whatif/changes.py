@@ -18,7 +18,7 @@ from autotune.app.hardware.offers import at_price
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices.prices import price_for, sold_counts
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import SPLIT
+from autotune.domain.config import ACCUMULATION
 from autotune.domain.device import Offer
 from autotune.domain.edit import Edit
 from autotune.domain.units import GB
@@ -146,7 +146,9 @@ def _offered(offers: tuple[Offer, ...]) -> Change:
     """Other offers. Locks that only another number of devices can keep are dropped with them."""
 
     def elsewhere(job: Job) -> Job:
-        gone = {"sharding", SPLIT[1]} if {o.count for o in job.offers} != {offers[0].count} else ()
+        gone = (
+            {"sharding", ACCUMULATION} if {o.count for o in job.offers} != {offers[0].count} else ()
+        )
         lock = {name: value for name, value in job.lock.items() if name not in gone}
         return replace(job, offers=offers, lock=lock)
 

@@ -20,7 +20,7 @@ from autotune.catalog.software import INSTALLABLE, installing
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS, PLAIN, SPLIT
+from autotune.domain.config import ACCUMULATION, KNOBS, PLAIN, SPLIT
 from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import bills_under, on_job
@@ -60,7 +60,7 @@ def setting_changes(question: Question, wide: SearchSpace, pinned: set[str]) -> 
     found = [*lever_changes(question), *_unfused_experts(job)]
     found += [*_smaller_evaluations(job), *_thinner_metrics(job)]
     for name in names:
-        if name == SPLIT[1] and SPLIT[0] in names:
+        if name == ACCUMULATION and SPLIT[0] in names:
             continue
         together = SPLIT if name in SPLIT else (name,)
         if _is_shut(job, space, wide, name, together):

@@ -30,7 +30,7 @@ from autotune.app.whatif.moved import class_of, other_states, states_opened
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import CLOSED_FORMS, PLAIN, SPLIT
+from autotune.domain.config import ACCUMULATION, CLOSED_FORMS, PLAIN
 from autotune.domain.edit import Edit, most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
@@ -289,14 +289,14 @@ class _Asked:
         named = [name for name in knobs if name in change.columns]
         if not named and not own and not label:
             named = knobs
-        settings = [self._knob_words(name, best) for name in named if name != SPLIT[1]]
+        settings = [self._knob_words(name, best) for name in named if name != ACCUMULATION]
         label += [*settings, *own] if change.sort == "setting" else [*own, *settings]
         flags = [f"--gpu {best.offer.device.name}:{best.offer.count}"] if elsewhere else []
         flags += _options(change.typed)
         for name in knobs:
             if name in PLAIN and name not in self.before:
                 flags += [] if f"--allow {name}" in flags else [f"--allow {name}"]
-            elif name != SPLIT[1] or name in self.before:
+            elif name != ACCUMULATION or name in self.before:
                 flags.append(f"--set {name}={best.config.as_dict()[name]}")
         short = "memory" if elsewhere else self._short(change)  # another host's was only assumed
         values = best.config.as_dict()

@@ -23,7 +23,7 @@ import numpy as np
 from autotune.cost.model import COMPONENTS
 from autotune.domain.answer.waterfall import Waterfall, WaterfallStep
 from autotune.domain.candidates import Candidate
-from autotune.domain.config import KNOBS, SPLIT, Config
+from autotune.domain.config import ACCUMULATION, KNOBS, SPLIT, Config
 from autotune.domain.edit import Edit, most_of
 from autotune.domain.units import HOUR_S, format_usd
 from autotune.frozen import dataclass
@@ -266,7 +266,7 @@ def config_edits(start: State, end: State) -> list[RunEdit]:
     found: list[RunEdit] = []
     if start.offer != end.offer:
         found.append(_machine_edit(start, end))
-    if _differs(start, end, SPLIT[0]) or (not end.job.steps and _differs(start, end, SPLIT[1])):
+    if _differs(start, end, SPLIT[0]) or (not end.job.steps and _differs(start, end, ACCUMULATION)):
         found.append(_knobs_edit(start, end, SPLIT))
     found += [
         _knobs_edit(start, end, (name,))

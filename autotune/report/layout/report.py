@@ -58,10 +58,10 @@ def sections_markdown(sections: Sequence[Section]) -> str:
 
 def _block(block: Block) -> str:
     if isinstance(block, Paragraph):
-        text = _line(block.text)
+        text = plain_markdown(block.text)
         return f"**{text}**" if block.tone in {"strong", "bad"} else text
     if isinstance(block, Bullets):
-        return "\n".join(f"- {_line(item)}" for item in block.items)
+        return "\n".join(f"- {plain_markdown(item)}" for item in block.items)
     if isinstance(block, Commands):
         return _code([f"{line}  # {what}" for line, what in block.items])
     if isinstance(block, Table):
@@ -77,11 +77,6 @@ def fenced(language: str, text: str) -> str:
     """Text as code in Markdown, between fences that nothing in it can close."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.rstrip(chr(10))}\n{fence}"
-
-
-def plain_markdown(text: str) -> str:
-    """Text in Markdown that means nothing but itself."""
-    return _line(text)
 
 
 def _table(table: Table) -> str:
@@ -109,8 +104,8 @@ def _bars_table(bars: Bars) -> Table:
     return Table(titles, rows, strong)
 
 
-def _line(text: str) -> str:
-    """Text that begins a line, where more has a meaning: "1. " would be a list."""
+def plain_markdown(text: str) -> str:
+    """Text that means nothing but itself, also where it begins a line: "1. " would be a list."""
     shown = _escaped(text)
     mark = _LINE_MARK.match(shown)
     return f"{mark[1]}\\{shown[mark.end(1) :]}" if mark else shown

@@ -71,14 +71,18 @@ def next_steps(payload: RecommendationPayload) -> tuple[NextStep, ...]:
     run_dir = payload.run_dir
     if run_dir:
         folder = quote(run_dir)
-        found.append(_step(f"autotune recompute {folder} --gpu all", "the same on other machines"))
+        found.append(
+            NextStep(f"autotune recompute {folder} --gpu all", "the same on other machines")
+        )
         found += [
-            _step(f"autotune export {folder} --to {name}", f"what to run, for {name}")
+            NextStep(f"autotune export {folder} --to {name}", f"what to run, for {name}")
             for name in payload.other_formats or ()
         ]
         found += [
-            _step(f"autotune report {folder} --verbose", "this answer with everything behind it"),
-            _step(f"autotune report {folder} --format html > report.html", "the same as a page"),
+            NextStep(
+                f"autotune report {folder} --verbose", "this answer with everything behind it"
+            ),
+            NextStep(f"autotune report {folder} --format html > report.html", "the same as a page"),
         ]
     return tuple(found)
 
@@ -89,17 +93,17 @@ def to_train(payload: RecommendationPayload) -> list[NextStep]:
     names = _scripts(payload) if payload.best else []
     ours = [name for name in names if _beside(name, TRAINS) in payload.files]
     if ours and payload.job.dataset is None:
-        found.append(_step(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
+        found.append(NextStep(f"export DATA={ROWS_FILE}", "your rows, one JSON object a line"))
     if ours and payload.best and payload.best.nodes > 1:
         what = "on each machine: the address of the first, and its own rank"
-        found.append(_step("export MASTER_ADDR=FIRST NODE_RANK=0", what))
+        found.append(NextStep("export MASTER_ADDR=FIRST NODE_RANK=0", what))
     for name in names:
         script = quote(_below(payload, name))
         smoke = min(SMOKE_STEPS, int(payload.job.steps) // 2)
         if name in ours and smoke >= FEWEST_SMOKE_STEPS:
             what = f"a short test of {smoke} steps: does it start, and does it fit?"
-            found.append(_step(f"MAX_STEPS={smoke} bash {script}", what))
-        found.append(_step(f"bash {script}", "the full run"))
+            found.append(NextStep(f"MAX_STEPS={smoke} bash {script}", what))
+        found.append(NextStep(f"bash {script}", "the full run"))
     if payload.run_dir and payload.best:
         found += _elsewhere(payload)
     return found
@@ -115,7 +119,7 @@ def _elsewhere(payload: RecommendationPayload) -> list[NextStep]:
                 place = quote(_below(payload, folder).rstrip("/"))
                 words = each.started_by(str(Path(payload.run_dir or "") / folder))
                 what = f"the full run through {each.title}, as {file} describes it"
-                found.append(_step(f"(cd {place} && {words})", what))
+                found.append(NextStep(f"(cd {place} && {words})", what))
     return found
 
 
@@ -133,7 +137,7 @@ def to_verify(payload: RecommendationPayload) -> list[NextStep]:
     elif folder:
         words.append(str(Path(payload.run_dir) / folder))
     what = "compare the run with this answer, finished or half-way; later answers learn from it"
-    return [_step(join(words), what)]
+    return [NextStep(join(words), what)]
 
 
 def _is_own(payload: RecommendationPayload) -> bool:
@@ -151,20 +155,20 @@ def to_probe(payload: RecommendationPayload) -> list[NextStep]:
         return []
     if payload.search.score == "probe":
         noise, what = payload.search.noise, "measures again; type it when nothing else runs"
-        return [_step(again(asked, "tune", ""), what)] if noise and noise.cannot_tell else []
+        return [NextStep(again(asked, "tune", ""), what)] if noise and noise.cannot_tell else []
     if payload.job.objective in PAIRED:
         return []  # probes run supervised steps
     if best.nodes > 1:
         return []  # a search probes one machine
     command = again(asked, "tune", "--score probe")
     where = "here" if best.device == "cpu" else f"on a machine with {best.device}"
-    return [_step(command, f"{where}: measures a few steps of the best configurations")]
+    return [NextStep(command, f"{where}: measures a few steps of the best configurations")]
 
 
 def one_step(asked: Asked, command: str, options: str, what: str) -> tuple[NextStep, ...]:
     """What was asked, put to another command or with options added."""
     words = (*asked.words[:1], command, *asked.words[2:])
-    return (_step(again(replace(asked, words=words), command, options), what),)
+    return (NextStep(again(replace(asked, words=words), command, options), what),)
 
 
 def to_search(asked: Asked, needs: Sequence[Relaxation] | None) -> tuple[NextStep, ...]:
@@ -190,10 +194,12 @@ def after_verifying(run_dir: str | None, asked: Asked | None, *, taught: bool) -
     """What a verified run is good for: the answer asked anew, and what the rest should run."""
     found = []
     if asked is not None and taught:
-        found.append(_step(again(asked, "tune", ""), "ask again, now with what this run measured"))
+        found.append(
+            NextStep(again(asked, "tune", ""), "ask again, now with what this run measured")
+        )
     if run_dir is not None:
         what = "is another machine or setting better for the rest?"
-        found.append(_step(f"autotune recompute {quote(near(run_dir))}", what))
+        found.append(NextStep(f"autotune recompute {quote(near(run_dir))}", what))
     return found
 
 
@@ -226,10 +232,6 @@ def _from_its_folder(asked: Asked, command: str) -> str:
 
 def _has_steps(payload: RecommendationPayload) -> bool:
     return payload.job.steps > 0
-
-
-def _step(command: str, what: str) -> NextStep:
-    return NextStep(command=command, what=what)
 
 
 def _scripts(payload: RecommendationPayload) -> list[str]:
