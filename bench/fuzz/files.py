@@ -37,7 +37,7 @@ def _jobs() -> Reader:
     from autotune.app.job.load import load_jobs
     from autotune.domain.typed.overrides import Overrides
 
-    seeds = [*JOBS.glob("*.yaml"), ROOT / "tests" / "app" / "whole_job.json"]
+    seeds = [*JOBS.glob("*.yaml"), ROOT / "tests" / "app" / "job" / "whole_job.json"]
     return of_files(
         "jobs", seeds, lambda path: load_jobs(path, Overrides()), share=3.0, beside=DATA
     )
@@ -45,7 +45,7 @@ def _jobs() -> Reader:
 
 @reader
 def _priced_jobs() -> Reader:
-    seeds = [*JOBS.glob("*.yaml"), ROOT / "tests" / "app" / "whole_job.json"]
+    seeds = [*JOBS.glob("*.yaml"), ROOT / "tests" / "app" / "job" / "whole_job.json"]
 
     def read(path: Path) -> object:
         return typed("estimate", str(path), "--fidelity", "formula", "-q")
