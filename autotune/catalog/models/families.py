@@ -93,6 +93,19 @@ FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "mistral": Family("MistralForCausalLM"),
     "ministral": Family("MinistralForCausalLM"),
+    "ministral3": Family("Ministral3ForCausalLM"),
+    "seed_oss": Family(
+        "SeedOssForCausalLM",
+        qkv_bias="attention_bias=True",
+        out_bias="attention_out_bias=False",
+        mlp_bias="mlp_bias=False",
+    ),
+    "ernie4_5": Family("Ernie4_5ForCausalLM", **_biased(by="use_bias=False"), tied=True),
+    "hunyuan_v1_dense": Family("HunYuanDenseV1ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
+    "glm": Family("GlmForCausalLM", mlp=FUSED_GATED, qkv_bias="attention_bias=True"),
+    "glm4": Family(
+        "Glm4ForCausalLM", mlp=FUSED_GATED, qkv_bias="attention_bias=True", norms_per_layer=4
+    ),
     "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True),
     "qwen3": Family("Qwen3ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
     "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
@@ -133,6 +146,7 @@ FAMILIES: dict[str, Family] = {
         "OlmoForCausalLM", **_ATTENTION_BIAS, norm="layernorm", norm_weight=False, norm_bias=False
     ),
     "olmo2": Family("Olmo2ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
+    "olmo3": Family("Olmo3ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
     "stablelm": Family(
         "StableLmForCausalLM",
         qkv_bias="use_qkv_bias=False",

@@ -66,6 +66,8 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "gemma": FamilyMemory(fp32_norm=True),
     "gemma2": FamilyMemory(fp32_norm=True),
     "gemma3_text": FamilyMemory(fp32_norm=True),
+    "glm": FamilyMemory(concatenated_rope=True),
+    "glm4": FamilyMemory(concatenated_rope=True),
     "gpt2": FamilyMemory(softmax="own", dropout=True, score_dropout=True, native_loss=True),
     "gpt_bigcode": FamilyMemory(dropout=True, score_dropout=True, native_loss=True),
     # its experts clamp both factors and multiply by a sigmoid
@@ -73,6 +75,7 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "mpt": FamilyMemory(forward_scores=(14.0, 14.0)),
     "nemotron": FamilyMemory(concatenated_rope=True),
     "olmo2": FamilyMemory(fp32_norm=True, post_norm=True),
+    "olmo3": FamilyMemory(fp32_norm=True, post_norm=True),
     "opt": FamilyMemory(dropout=True),
     "phi": FamilyMemory(concatenated_rope=True),
     "phi3": FamilyMemory(concatenated_rope=True),
@@ -97,7 +100,7 @@ def normalises_head(model: Model) -> bool:
 
 
 # Layers of a pattern that sees everything once: Source: configuration classes of transformers 5.23.
-_PATTERN = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2}
+_PATTERN = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2, "olmo3": 4}
 
 
 @lru_cache(maxsize=256)

@@ -119,7 +119,7 @@ def test_a_copy_is_the_model_that_its_name_says(name: str, plain: str, stored: s
         "someone/Qwen2.5-7B-Instruct-GPTQ",
         "unsloth/nothing-like-it-bnb-4bit",
         "unsloth/Qwen2.5-7B-Instruct-128K",
-        "NousResearch/Hermes-2-Pro-Llama-3-8B",  # its vocabulary is another
+        "NousResearch/Hermes-2-Theta-Llama-3-8B",  # its vocabulary is another
         "TheBloke/Qwen2.5-7B-Instruct",  # without a suffix it would be its own
     ],
 )
@@ -265,6 +265,8 @@ def test_a_source_names_what_was_read_and_no_file_that_nobody_opened() -> None:
         ("alignment-handbook/zephyr-7b-sft-full", "mistralai/Mistral-7B-v0.1", "", 7_241_732_096),
         ("bigscience/bloom", "bigscience/bloomz", "", 176_247_271_424),
         ("distilgpt2", "distilbert/distilgpt2", "", 81_912_576),
+        ("unsloth/GLM-4-9B-0414", "THUDM/GLM-4-9B-0414", "", 9_400_279_040),
+        ("Yi-1.5-34B-Chat", "01-ai/Yi-34B", "", 34_388_917_248),
         ("baichuan-inc/Baichuan-7B", "baichuan-inc/Baichuan-7B", "", 7_000_559_616),
         ("TheBloke/WizardCoder-15B-V1.0-GPTQ", "WizardLM/WizardCoder-15B-V1.0", "gptq", None),
     ],

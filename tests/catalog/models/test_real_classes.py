@@ -132,6 +132,7 @@ def test_switches_of_the_config_change_the_count_as_in_the_class(
         ("granitemoeshared", {"num_hidden_layers": 2, "shared_intermediate_size": 256}),
         ("olmo", {"num_hidden_layers": 2}),
         ("ministral", {"num_hidden_layers": 2, "head_dim": 128}),
+        ("hunyuan_v1_dense", {"num_hidden_layers": 2, "head_dim": 128}),
     ],
 )
 def test_families_without_a_catalogue_model_equal_their_class(

@@ -26,8 +26,14 @@ SIZES = {
     "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8,
     "num_key_value_heads": 2, "num_hidden_layers": 6, "vocab_size": 8192, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2, "head_dim": 64, "tie_word_embeddings": False,
+    "attention_dropout": 0.0, "residual_dropout": 0.0,
 }  # fmt: skip
 CLASSES = {"llama": "LlamaForCausalLM"}
+LATER_CLASSES = {
+    "ernie4_5": "Ernie4_5ForCausalLM", "glm": "GlmForCausalLM", "glm4": "Glm4ForCausalLM",
+    "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM", "ministral3": "Ministral3ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM", "seed_oss": "SeedOssForCausalLM",
+}  # fmt: skip
 MODES: dict[str, dict[str, Any]] = {
     "full": {"kind": "full"},
     "full-fp32": {"kind": "full", "base": "32bit", "precision": "fp32"},
@@ -43,7 +49,7 @@ ROWS, LENGTH, FEW = 4, 512, 64
 
 
 def config_of(family: str) -> dict[str, Any]:
-    return {"model_type": family, "architectures": [CLASSES[family]], **SIZES}
+    return {"model_type": family, "architectures": [{**CLASSES, **LATER_CLASSES}[family]], **SIZES}
 
 
 def formula(family: str, mode: dict[str, Any], attention: str, checkpointing: str) -> float:
@@ -100,6 +106,16 @@ def test_formula_agrees_with_the_trace(
     assert formula(family, MODES[mode], attention, checkpointing) == pytest.approx(
         expected, rel=0.03
     )
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("mode", ["full", "lora", "lora-bf16"])
+@pytest.mark.parametrize("family", LATER_CLASSES)
+def test_families_that_resemble_llama_keep_what_their_classes_keep(
+    tracer: Tracer, family: str, mode: str, checkpointing: str
+) -> None:
+    expected = traced(tracer, family, MODES[mode], "sdpa", checkpointing)
+    assert formula(family, MODES[mode], "sdpa", checkpointing) == pytest.approx(expected, rel=0.005)
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
