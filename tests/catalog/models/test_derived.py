@@ -208,6 +208,9 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
         ("LiquidAI/LFM2-1.2B", "convolutions"),
         ("deepseek-ai/DeepSeek-V3", "latent attention"),
         ("facebook/opt-350m", "norms after its layers"),
+        ("allenai/OLMoE-1B-7B-0924-Instruct", "experts beside norms"),
+        ("swiss-ai/Apertus-8B-2509", "xIELU"),
+        ("EleutherAI/gpt-j-6b", "GPT-J"),
     ],
 )
 def test_a_model_of_a_kind_that_is_not_described_is_refused_by_its_name_with_the_kind(
