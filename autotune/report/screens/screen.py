@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import JobPayload, RecommendationPayload, Row
 
 MOST_LINES, COLUMNS = 30, 80
-TIGHTEST = 10
+TIGHTEST = 11
 ONE_LINE, SHORT = 80, 150  # [characters] of a text that others wrote, such as a warning: two lines
 
 

@@ -27,6 +27,7 @@ from autotune.report.screens.screen import (
     MOST_ASSUMED,
     ONE_LINE,
     SHORT,
+    TIGHTEST,
     basis_phrase,
     change_words,
     decisive_blocks,
@@ -210,7 +211,7 @@ def signed(change: float, shown: str) -> str:
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:
     objective = payload.search.objective
-    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6, 10), objective)
+    others = _some(payload.alternatives, best, fewer(ALTERNATIVES, tight, 6), objective)
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
     more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
@@ -280,7 +281,7 @@ def _label(row: Row, best: Row, length: int) -> str:
 def _worth_opening(payload: RecommendationPayload, tight: int) -> Section:
     """What the settings to allow would be worth, the largest ones."""
     words = opening_words(
-        payload, fewer(OPENINGS, tight, 3, *([9] if lengths_open(payload.job) else []))
+        payload, fewer(OPENINGS, tight, 3, 9 if lengths_open(payload.job) else TIGHTEST)
     )
     return Section("", (Paragraph(words),) if words else ())
 
