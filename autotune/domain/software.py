@@ -120,6 +120,8 @@ class Software:
     steps_in_backward: bool = field(default=False, metadata=LATER)
     # the optimizer's states take next to nothing of the device: paged out, factored, or none
     no_moments: bool = field(default=False, metadata=LATER)
+    # checkpoints hold what was trained and no optimizer states (save_only_model)
+    saves_model_only: bool = field(default=False, metadata=LATER)
     # a trainer that puts the whole model on each device, before ZeRO-3 shards it
     loads_whole: bool = field(default=False, metadata=LATER)
     # gradients are reduced after every micro-step, not after the last alone (sync_each_batch)

@@ -228,6 +228,10 @@ def _read_data(keys: Keys, parsed: Parsed) -> None:
         parsed.note("data.max_length", length, "not in the file; ms-swift 2's default")
     if length is not None and length < 1:
         length = None
+    packed = keys.whole("packing_length", low=1)
+    if packed is not None and keys.switch("packing"):
+        length = packed
+        parsed.note("data.max_length", packed, "packing_length: rows are packed to it")
     parsed.part("data", max_length=length)
     found = [_COUNTED.fullmatch(str(name)) for name in _datasets(keys)]
     if found and all(found):

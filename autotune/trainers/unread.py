@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from autotune.trainers.parsed import Keys, Parsed
 
-_OFF = {"", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off"}
+_OFF = {
+    "", "false", "none", "null", "0", "0.0", "1.0", "[]", "{}", "auto", "default", "off", "peft",
+}  # fmt: skip
 
 
 class Kind(NamedTuple):
@@ -50,18 +52,29 @@ _KINDS: Final = (
           r"use_llama_pro|lora_fa|spectrum_\w+|(freeze|trainable)_parameters\w*|freeze_llm",
           "trains other weights than are counted", 0.25, 0.30),
     Kind(r"(lora_)?modules_to_save|additional_target|(lora_)?target_parameters|peft_layers_to_\w+|"
-          r"trainable_token_indices|layers_to_transform|(rank|alpha)_pattern|ensure_weight_tying|"
-          r"trainable_params",
+          r"(peft_)?trainable_token_indices|layers_to_transform|(lora_)?rank_pattern|"
+          r"alpha_pattern|(peft_)?ensure_weight_tying|trainable_params|target_regex|"
+          r"(peft_)?layer(s_pattern|_replication)",
           "trains or leaves out more weights than are counted", 0.15, 0.25),
     Kind(r"lora_(mlp|qkv|o|embedding)_kernel",
           "fuses adapters with their weights: faster and smaller than is counted", 0.15, 0.15),
     Kind(r"tiled_mlp\w*|unsloth_tiled_mlp|layer_offloading|use_unsloth_gc|offload_embedding",
           "keeps less on the device than is counted, and is slower", 0.25, 0.30),
-    Kind(r"flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
+    Kind(r"use_mca|use_hyper_parallel|tuner_backend|trainer_cls|kd_trainer|diffusion_lm|dense_mixer|"
+          r"mora|use_v1_kernels|deepcompile",
+          "trains by other code than is counted", 0.30, 0.30),
+    Kind(r"full_determinism", "takes slower kernels", 0.20, 0.05),
+    Kind(r"torch_empty_cache_steps|gc_steps|gc_collect_steps",
+          "gives cached memory back every few steps: slower", 0.10, 0.05, 0.0),
+    Kind(r"zero_hpz_partition_size|zero_quantized_\w+",
+          "ZeRO++: more on each device, and less between them", 0.25, 0.30, 1.0),
+    Kind(r"selective_checkpointing|dynamic_checkpoint",
+          "recomputes otherwise than is counted", 0.20, 0.30),
+    Kind(r"sage_attention|flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
           r"mixture_of_depths|use_unsloth|mixture_of_experts\w*|flash_attn_fuse_\w+",
           "other kernels than are counted", 0.20, 0.20),
     Kind(r"quantize_moe_experts|moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
-          r"use_sonicmoe|use_kernels",
+          r"use_sonicmoe|use_kernels|moe_bnb_fast",
           "other kernels or storage of experts than are counted", 0.30, 0.30),
     Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard",
           "other weights on the device than are counted", 0.40, 0.40),
@@ -69,7 +82,7 @@ _KINDS: Final = (
           r"optim(izer)?_(cpu_)?offload|offload_optim(izer)?",
           "moves states into the host's memory: less on the device, slower", 0.40, 0.40),
     Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
-          r"dynamic_batching|batching_strategy",
+          r"dynamic_batching|batching_strategy|pretraining_dataset|dpo_padding_free",
           "forms batches otherwise than is counted", 0.20, 0.10),
     Kind(r"pre_seq_len|prefix_projection|num_virtual_tokens",
           "trains a prefix of every layer, and not the weights that are counted", 0.25, 0.30),

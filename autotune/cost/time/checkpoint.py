@@ -50,13 +50,17 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
     DeepSpeed saves its fp32 masters and moments, and the model a second time: once by the Trainer,
     once in its own folder. Source: transformers Trainer._save_optimizer_and_scheduler calls the
     engine's save_checkpoint; deepspeed 0.18.9 runtime/engine.py (stage 3 keeps no model there).
+    With `save_only_model` neither is called (transformers 5.23 trainer.py, `_save_checkpoint`).
     """
     count = trainable_parameters(job)
     own = whole_modules.moment_bytes(job, columns, STATES_8BIT)
     masters = deepspeed.saved_state_bytes(job, columns, STATES_8BIT) * count
     state = np.where(deepspeed.runs(columns), masters, own)
+    if job.software.saves_model_only:
+        state = 0.0 * state
     weights = whole_modules.trained_bytes(job, columns)
     again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")
+    again = again & (not job.software.saves_model_only)
     small = SMALL_FILES_BYTES + WORD_BYTES * job.model.vocab_size
     by_one = np.where(again, 2.0, 1.0) * weights + small
     total = by_one + state

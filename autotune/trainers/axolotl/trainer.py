@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 _FSDP_CHECKPOINTING = (
     "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
 )  # fmt: skip
+_OLD_PACKING = "max_packed_sequence_len"
 _EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
 
 
@@ -139,6 +140,12 @@ def _read_data(keys: Keys, parsed: Parsed) -> None:
         parsed.note("data.max_length", _LENGTH, why)
     padded = keys.switch("pad_to_sequence_len")
     read_words(keys, parsed, "packing", own=WORDS)
+    packed = keys.whole(_OLD_PACKING, low=1)
+    if packed is not None:
+        length = min(packed, length or _LENGTH)
+        parsed.knobs["packing"] = "on"
+        why = f"rows are packed to {length} tokens; newer releases refuse the key"
+        parsed.keep("packing", _OLD_PACKING, packed, why)
     if keys.at("rl") and parsed.knobs.get("packing") == "on":  # core/builders/rl.py reads it not
         parsed.knobs["packing"] = "off"
         parsed.keep("packing", "sample_packing", "true", "preferences are never packed")

@@ -127,6 +127,8 @@ def _saving(plan: Plan) -> dict[str, object]:
         "save_strategy": "steps",
         **_said(plan, "checkpoint_every_steps", "save_total_limit"),
     }
+    if plan.job.software.saves_model_only:
+        arguments["save_only_model"] = True
     if plan.offer.spot and plan.transformers >= JIT_CHECKPOINT:
         arguments["enable_jit_checkpoint"] = True
     return arguments

@@ -239,7 +239,14 @@ def read_syncing(keys: Keys, parsed: Parsed) -> None:
 
 
 def read_saving(keys: Keys, parsed: Parsed) -> None:
-    """How often a checkpoint is saved: in steps, an epoch, or never."""
+    """How often a checkpoint is saved: in steps, an epoch, or never; and whether states are in it.
+
+    Source: transformers 5.23 trainer.py, `_save_checkpoint`.
+    """
+    if keys.switch("save_only_model"):
+        parsed.saves_model_only = True
+        why = "no optimizer states are saved: a run that goes on from one starts them anew"
+        parsed.note("save_only_model", "true", why)
     strategy = keys.word("save_strategy")
     every = keys.number("save_steps", low=-1)
     limit = keys.whole("save_total_limit", low=-1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,16 @@ def test_a_full_checkpoint_holds_weights_and_states_in_their_dtype(lab: Any) -> 
         lab.config(optimizer="adamw_bnb_8bit"),
     )  # fmt: skip
     assert eight["bytes"] == pytest.approx((2 + 2.03) * weights, rel=0.01)
+
+
+def test_a_checkpoint_without_states_holds_what_is_trained_alone(lab: Any) -> None:
+    job, parameters = lab.job(LLAMA8, lab.full()), parameter_count(find_model(LLAMA8))
+    alone = replace(job, software=replace(job.software, saves_model_only=True))
+    for sharding in ("none", "fsdp", "zero2", "zero3"):
+        machine = lab.offer("h100", 1 if sharding == "none" else 4)
+        out = lab.price(COMPONENT, alone, machine, lab.config(sharding=sharding))
+        assert out["bytes"] == pytest.approx(2 * parameters, rel=0.01)
+        assert out["save_s"] == pytest.approx(out["final_save_s"])
 
 
 def test_a_slow_disk_is_what_makes_two_gigabytes_take_minutes(lab: Any) -> None:

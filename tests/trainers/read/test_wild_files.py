@@ -143,6 +143,13 @@ def test_an_optimizer_inside_the_backward_keeps_one_gradient_and_stays_there(
         ("qat: {weight_dtype: int8}", "qat"),
         ("lora_target_parameters: [mlp.experts.down_proj]", "lora_target_parameters"),
         ("precompute_ref_log_probs: true", "precompute_ref_log_probs"),
+        ("lora_rank_pattern: {q_proj: 64}", "lora_rank_pattern"),
+        ("peft_trainable_token_indices: [1, 2]", "peft_trainable_token_indices"),
+        ("pretraining_dataset: b", "pretraining_dataset"),
+        ("selective_checkpointing: true", "selective_checkpointing"),
+        ("trainer_cls: own.Trainer", "trainer_cls"),
+        ("torch_empty_cache_steps: 1", "torch_empty_cache_steps"),
+        ("full_determinism: true", "full_determinism"),
     ],
 )
 def test_an_unread_key_that_decides_time_or_memory_is_the_first_warning(
@@ -154,8 +161,12 @@ def test_an_unread_key_that_decides_time_or_memory_is_the_first_warning(
 
 
 @pytest.mark.parametrize(
-    "line", ["context_parallel_size: 1", "wandb_project: x", "qat:", "warmup_ratio: 0.1"]
-)
+    "line",
+    [
+        "context_parallel_size: 1", "wandb_project: x", "qat:", "warmup_ratio: 0.1", "gc_steps: -1",
+        "full_determinism: false",
+    ],
+)  # fmt: skip
 def test_a_harmless_key_widens_nothing(tmp_path: Path, line: str) -> None:
     assert job(tmp_path / "a.yml", f"{AXOLOTL}{line}\n").uncounted_sd == (0.0, 0.0)
 
@@ -914,3 +925,42 @@ def test_axolotl_packs_no_preferences_whatever_its_file_says(tmp_path: Path) -> 
     found = job(tmp_path / "a.yml", f"{AXOLOTL}{more}")
     assert found.objective == "dpo"
     assert found.today.packing == "off"
+
+
+@pytest.mark.parametrize(("packed", "length"), [(256, 256), (2048, 512)])
+def test_axolotl_s_old_word_for_packing_packs_to_no_more_than_the_length_of_a_row(
+    tmp_path: Path, packed: int, length: int
+) -> None:
+    found = job(tmp_path / "a.yml", f"{AXOLOTL}max_packed_sequence_len: {packed}\n")
+    assert found.today is not None
+    assert found.today.packing == "on"
+    assert found.max_length == length
+
+
+SWIFT_YAML = f"""\
+model: {QWEN}
+tuner_type: lora
+dataset: [a]
+max_length: 1024
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 1
+"""
+
+
+@pytest.mark.parametrize(("packing", "length"), [("true", 4096), ("false", 1024)])
+def test_ms_swift_packs_to_a_length_of_its_own(tmp_path: Path, packing: str, length: int) -> None:
+    text = f"{SWIFT_YAML}packing: {packing}\npacking_length: 4096\n"
+    assert job(tmp_path / "s.yml", text).max_length == length
+
+
+def test_a_checkpoint_without_states_is_read_priced_and_written_again(tmp_path: Path) -> None:
+    text = AXOLOTL + "optimizer: adamw_torch_fused\nbf16: true\n"
+    whole, alone = (
+        job(tmp_path / "a.yml", text + more) for more in ("", "save_only_model: true\n")
+    )
+    assert not whole.software.saves_model_only
+    assert alone.software.saves_model_only
+    first, then = (
+        estimate(each, fidelity="formula").row.time_s.checkpoint for each in (whole, alone)
+    )
+    assert then < 0.9 * first
