@@ -49,7 +49,8 @@ _KINDS: Final = (
     Kind(r"use_(galore|apollo|badam|adam_mini|muon)|galore_\w*rank|apollo_\w*rank",
           "another optimizer than is counted: other states", 0.15, 0.30),
     Kind(r"lisa_\w+|relora\w*|unfrozen_parameters|freeze_trainable_\w+|freeze_extra_modules|"
-          r"use_llama_pro|lora_fa|spectrum_\w+|(freeze|trainable)_parameters\w*|freeze_llm",
+          r"use_llama_pro|lora_fa|finetune_last_n_layers|spectrum_\w+|"
+          r"(freeze|trainable)_parameters\w*|freeze_llm",
           "trains other weights than are counted", 0.25, 0.30),
     Kind(r"(lora_)?modules_to_save|additional_target|(lora_)?target_parameters|peft_layers_to_\w+|"
           r"(peft_)?trainable_token_indices|layers_to_transform|(lora_)?rank_pattern|"
@@ -61,14 +62,18 @@ _KINDS: Final = (
     Kind(r"tiled_mlp\w*|unsloth_tiled_mlp|layer_offloading|use_unsloth_gc|offload_embedding",
           "keeps less on the device than is counted, and is slower", 0.25, 0.30),
     Kind(r"use_mca|use_hyper_parallel|tuner_backend|trainer_cls|kd_trainer|diffusion_lm|dense_mixer|"
-          r"mora|use_v1_kernels|deepcompile",
+          r"mora|use_v1_kernels|deepcompile|kd_loss|teacher_model",
           "trains by other code than is counted", 0.30, 0.30),
-    Kind(r"full_determinism", "takes slower kernels", 0.20, 0.05),
+    Kind(r"label_smoothing(_factor)?", "makes the logits' logarithms once more for its loss",
+          0.05, 0.20),
+    Kind(r"num_nodes", "trains on several machines: one is counted", 0.40, 0.30, 1.0),
+    Kind(r"split_batches", "splits the batch of a device: it is counted whole", 0.30, 0.50),
+    Kind(r"full_determinism|cudnn_deterministic_mode", "takes slower kernels", 0.20, 0.05),
     Kind(r"torch_empty_cache_steps|gc_steps|gc_collect_steps",
           "gives cached memory back every few steps: slower", 0.10, 0.05, 0.0),
     Kind(r"zero_hpz_partition_size|zero_quantized_\w+",
           "ZeRO++: more on each device, and less between them", 0.25, 0.30, 1.0),
-    Kind(r"selective_checkpointing|dynamic_checkpoint",
+    Kind(r"selective_checkpointing|dynamic_checkpoint|ac_mode|ac_option|checkpoint_skip_layers",
           "recomputes otherwise than is counted", 0.20, 0.30),
     Kind(r"sage_attention|flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
           r"mixture_of_depths|use_unsloth|mixture_of_experts\w*|flash_attn_fuse_\w+",
@@ -76,10 +81,11 @@ _KINDS: Final = (
     Kind(r"quantize_moe_experts|moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
           r"use_sonicmoe|use_kernels|moe_bnb_fast",
           "other kernels or storage of experts than are counted", 0.30, 0.30),
-    Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard",
+    Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard|"
+          r"load_in_fp8",
           "other weights on the device than are counted", 0.40, 0.40),
     Kind(r"fsdp_cpu_offload|offload_params|cpu_offload|low_cpu_ram_offload|zero_offload|offload|"
-          r"optim(izer)?_(cpu_)?offload|offload_optim(izer)?",
+          r"optim(izer)?_(cpu_)?offload|offload_optim(izer)?|offload_layers",
           "moves states into the host's memory: less on the device, slower", 0.40, 0.40),
     Kind(r"streaming|max_tokens_per_step|batch_flattening|multipack_real_batches|use_dft_packing|"
           r"dynamic_batching|batching_strategy|pretraining_dataset|dpo_padding_free",

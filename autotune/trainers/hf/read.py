@@ -309,7 +309,10 @@ def read_optimizer(keys: Keys, parsed: Parsed, own: Words = WORDS) -> None:
     name = own["optimizer"][0].key
     stated = keys.word(name)
     read_words(keys, parsed, "optimizer", own=own)
-    if stated is not None and "optimizer" not in parsed.knobs:
+    if keys.switch("adafactor"):  # the older switch, which wins: training_args.py, __post_init__
+        parsed.knobs.pop("optimizer", None)
+        keep_optimizer(parsed, "adafactor", "adafactor")
+    elif stated is not None and "optimizer" not in parsed.knobs:
         keep_optimizer(parsed, name, stated)
 
 

@@ -150,6 +150,8 @@ def test_an_optimizer_inside_the_backward_keeps_one_gradient_and_stays_there(
         ("trainer_cls: own.Trainer", "trainer_cls"),
         ("torch_empty_cache_steps: 1", "torch_empty_cache_steps"),
         ("full_determinism: true", "full_determinism"),
+        ("label_smoothing_factor: 0.1", "label_smoothing_factor"),
+        ("accelerator_config: {split_batches: true}", "split_batches"),
     ],
 )
 def test_an_unread_key_that_decides_time_or_memory_is_the_first_warning(
@@ -164,7 +166,7 @@ def test_an_unread_key_that_decides_time_or_memory_is_the_first_warning(
     "line",
     [
         "context_parallel_size: 1", "wandb_project: x", "qat:", "warmup_ratio: 0.1", "gc_steps: -1",
-        "full_determinism: false",
+        "full_determinism: false", "label_smoothing_factor: 0.0",
     ],
 )  # fmt: skip
 def test_a_harmless_key_widens_nothing(tmp_path: Path, line: str) -> None:
@@ -785,8 +787,12 @@ Trainer(model=model, args=args, train_dataset=rows).train()
 
 
 @pytest.mark.parametrize(
-    ("optim", "holds"), [("adamw_torch", True), ("paged_adamw_32bit", False), ("adafactor", False)]
-)
+    ("optim", "holds"),
+    [
+        ("adamw_torch", True), ("paged_adamw_32bit", False), ("adafactor", False),
+        ("adamw_torch\nadafactor: true", False),
+    ],
+)  # fmt: skip
 def test_paged_and_factored_states_take_none_of_the_device(
     tmp_path: Path, optim: str, holds: bool
 ) -> None:
