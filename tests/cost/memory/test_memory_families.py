@@ -105,8 +105,10 @@ def setting(draw: random.Random, model: Model, method: str) -> Setting:
 
 
 def cases() -> Iterator[Any]:
-    draw, names = random.Random(20), list(METHODS)  # noqa: S311 - a fixed sample
-    for i, (family, models) in enumerate(sorted(models_of().items())):
+    names = list(METHODS)
+    for family, models in sorted(models_of().items()):
+        draw = random.Random(family)  # noqa: S311 - a fixed sample, whatever families there are
+        i = draw.randrange(len(names))
         for j in range(CASES_OF_A_FAMILY):
             method = names[(i + 3 * j) % len(names)]
             if family in FP32_EXPERTS and method == "full-fp32-weights":
