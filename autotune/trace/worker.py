@@ -39,22 +39,29 @@ def layer_period(model: dict[str, Any]) -> int:
 
 
 def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:
-    """Peaks of the step at full depth, or extrapolated from two small depths per (phase, op)."""
+    """Peaks of the step at full depth, or extrapolated from two small depths per (phase, op).
+
+    A part that shrinks with depth peaks at another tensor of the operation there: then from twice
+    those depths.
+    """
     from autotune.trace.step import trace_step
 
     depth = request.num_layers
     period = layer_period(request.model)
     low, high = (max(d * period, 2 * d) for d in DEPTHS_OF_PERIOD)
-    if full or depth <= high:
-        return _answer(_as_found(trace_step(request).peaks), depths=[depth])
-    small = trace_step(request.at_depth(low)).peaks
-    large = trace_step(request.at_depth(high)).peaks
-    grown = {
-        key: _extrapolate(small[key], large[key], (depth - low) / (high - low))
-        for key in large
-        if key in small
-    }
-    return _answer(grown, depths=[low, high])
+    while not full and depth > high:
+        small = trace_step(request.at_depth(low)).peaks
+        large = trace_step(request.at_depth(high)).peaks
+        grown = {
+            key: _extrapolate(small[key], large[key], (depth - low) / (high - low))
+            for key in large
+            if key in small
+        }
+        answer = _answer(grown, depths=[low, high])
+        if min([*answer["parts"].values(), *answer["phases"].values()]) >= 0.0:
+            return answer
+        low, high = high, 2 * high
+    return _answer(_as_found(trace_step(request).peaks), depths=[depth])
 
 
 def traced_run(request: StepRequest, *, capacity: int, blas: int) -> dict[str, Any]:

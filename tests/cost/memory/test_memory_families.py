@@ -179,6 +179,17 @@ def test_formula_is_within_three_percent_of_the_trace(
     assert found == pytest.approx(traced.peak_bytes, rel=WIDE_EXPERTS if wide else TOLERANCE)
 
 
+def test_a_part_that_shrinks_from_one_depth_to_the_next_is_traced_deeper(tracer: Tracer) -> None:
+    """At two layers the clone that peaks is of logits, at four of scores: fewer logits by depth."""
+    model = load_models()["bigcode/starcoder2-7b"]
+    method = method_of(model, METHODS["nf4-dropout"])
+    how = Setting("eager", "full", 2, 1024, padded=True)
+    traced = tracer.trace(request(model, method, how, "fp32"))
+    assert isinstance(traced, Traced), traced
+    assert traced.depths == (4, 8)
+    assert formula(model, method, how, "fp32") == pytest.approx(traced.peak_bytes, rel=TOLERANCE)
+
+
 def test_sinks_in_fp32_widen_the_scores_that_they_are_joined_to(tracer: Tracer) -> None:
     model = load_models()["openai/gpt-oss-20b"]
     method, how = method_of(model, METHODS["nf4"]), Setting("eager", "none", 2, 1024)
