@@ -55,16 +55,15 @@ def price_checkpoint(job: Job, columns: Columns) -> Outputs:
     count = trainable_parameters(job)
     own = whole_modules.moment_bytes(job, columns, STATES_8BIT)
     masters = deepspeed.saved_state_bytes(job, columns, STATES_8BIT) * count
-    state = np.where(deepspeed.runs(columns), masters, own)
-    if job.software.saves_model_only:
-        state = 0.0 * state
+    with_states = not job.software.saves_model_only
+    engine = deepspeed.runs(columns) & with_states  # which saves in its own folder
+    state = with_states * np.where(engine, masters, own)
     weights = whole_modules.trained_bytes(job, columns)
-    again = deepspeed.runs(columns) & columns.equals("sharding", "zero2")
-    again = again & (not job.software.saves_model_only)
+    again = engine & columns.equals("sharding", "zero2")
     small = SMALL_FILES_BYTES + WORD_BYTES * job.model.vocab_size
     by_one = np.where(again, 2.0, 1.0) * weights + small
     total = by_one + state
-    shared = np.where(deepspeed.runs(columns), state, 0.0)
+    shared = np.where(engine, state, 0.0)
     beside = OPENING_S + WORD_S * job.model.vocab_size + LAYER_S * job.model.num_layers
     return {
         "save_s": beside + _write_seconds(columns, total, shared),

@@ -309,7 +309,7 @@ def read_optimizer(keys: Keys, parsed: Parsed, own: Words = WORDS) -> None:
     name = own["optimizer"][0].key
     stated = keys.word(name)
     read_words(keys, parsed, "optimizer", own=own)
-    if keys.switch("adafactor"):  # the older switch, which wins: training_args.py, __post_init__
+    if name == "optim" and keys.switch("adafactor"):  # older, and wins: training_args.py
         parsed.knobs.pop("optimizer", None)
         keep_optimizer(parsed, "adafactor", "adafactor")
     elif stated is not None and "optimizer" not in parsed.knobs:

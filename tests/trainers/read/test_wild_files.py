@@ -787,12 +787,8 @@ Trainer(model=model, args=args, train_dataset=rows).train()
 
 
 @pytest.mark.parametrize(
-    ("optim", "holds"),
-    [
-        ("adamw_torch", True), ("paged_adamw_32bit", False), ("adafactor", False),
-        ("adamw_torch\nadafactor: true", False),
-    ],
-)  # fmt: skip
+    ("optim", "holds"), [("adamw_torch", True), ("paged_adamw_32bit", False), ("adafactor", False)]
+)
 def test_paged_and_factored_states_take_none_of_the_device(
     tmp_path: Path, optim: str, holds: bool
 ) -> None:
@@ -804,6 +800,19 @@ def test_paged_and_factored_states_take_none_of_the_device(
     assert stated.software.no_moments is not holds
     other = job(tmp_path / "a.yml", text, optimizer="adamw_torch_fused")
     assert other.software.no_moments is False
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_the_trainer_s_older_switch_for_adafactor_wins_over_its_optimizer(
+    tmp_path: Path, older: bool
+) -> None:
+    arguments = {
+        "model_name_or_path": QWEN, "output_dir": "o", "per_device_train_batch_size": 1,
+        "num_train_epochs": 1, "optim": "adamw_torch", "adafactor": older,
+    }  # fmt: skip
+    more = {"method.kind": "full", "data.max_length": "512"}
+    found = job(tmp_path / "a.json", json.dumps(arguments), **more)
+    assert found.software.no_moments is older
 
 
 def test_the_traced_step_holds_no_states_either(tmp_path: Path) -> None:
