@@ -73,10 +73,10 @@ def _adapted(model: Model, method: Method) -> Iterator[tuple[int, Linear]]:
     """(number of layers, matrix) of every adapted matrix; nothing without DoRA."""
     if not method.is_dora:
         return
-    for count, linears in model.layer_linears:
-        for item in linears:
+    for layer in model.layers:
+        for item in layer.linears:
             if item.adaptable and item.name in method.targets:
-                yield count, item
+                yield layer.num_layers, item
 
 
 def kept(mode: Mode, item: Linear, base: float) -> float:
@@ -113,7 +113,7 @@ def first_weights(job: Job, mode: Mode) -> float:
     """
     if not mode.repeats_base:
         return 0.0
-    own = [item for item in job.model.linears if item.part == "attention"][:-1]
+    own = [item for item in job.model.lowest.linears if item.part == "attention"][:-1]
     own = [item for item in own if item.adaptable and item.name in job.method.targets]
     return _copied(job, mode) * sum(float(item.in_features * item.out_features) for item in own)
 

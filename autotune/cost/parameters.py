@@ -58,21 +58,16 @@ def _layer_norms(model: Model) -> int:
     return model.norms_per_layer * norm_parameters(model) + qk
 
 
-def layer_linear_parameters(model: Model, *, dense: bool = False) -> int:
-    """[elements] of one layer's matrices with their biases, router and all experts included.
-
-    dense: of a dense layer of a mixture instead.
-    """
-    if dense and model.num_dense_layers:
-        return _count(model.dense_linears)
+def layer_linear_parameters(model: Model) -> int:
+    """[elements] of one layer's matrices with their biases, router and all experts included."""
     listed = any(x.part == "router" and x.out_features == model.num_experts for x in model.linears)
     router = 0 if listed else model.num_experts * (model.hidden_size + model.router_bias)
     return _count(model.linears) + router
 
 
-def layer_parameters(model: Model, *, dense: bool = False) -> int:
-    """[elements] of one layer (of one mixture layer, where the model routes to experts)."""
-    linears = layer_linear_parameters(model, dense=dense)
+def layer_parameters(model: Model) -> int:
+    """[elements] of one layer of a model whose layers are alike (`Model.layers`)."""
+    linears = layer_linear_parameters(model)
     return linears + _layer_norms(model) + model.extra_params_per_layer
 
 
@@ -80,6 +75,11 @@ def embedding_parameters(model: Model) -> int:
     """[elements] of the token embedding, and of the position embedding where one is learned."""
     learned = model.max_position_embeddings if model.position == "learned" else 0
     return (model.vocab_size + learned) * model.hidden_size
+
+
+def kept_keys(model: Model) -> int:
+    """[elements] that a token adds to the cache of keys of all layers, and to that of values."""
+    return sum(layer.kv_size * layer.num_layers for layer in model.layers)
 
 
 def head_parameters(model: Model) -> int:
@@ -90,10 +90,7 @@ def head_parameters(model: Model) -> int:
 
 def parameter_count(model: Model) -> int:
     """[elements] of the whole model, shared weights counted once."""
-    mixtures = model.num_layers - model.num_dense_layers
-    layers = mixtures * layer_parameters(model)
-    if model.num_dense_layers:
-        layers += model.num_dense_layers * layer_parameters(model, dense=True)
+    layers = sum(layer.num_layers * layer_parameters(layer) for layer in model.layers)
     norms = norm_parameters(model) * (model.final_norm + model.embedding_norm)
     return (
         embedding_parameters(model) + layers + norms + head_parameters(model) + model.extra_params
@@ -109,7 +106,7 @@ def resolve_targets(model: Model, targets: str | Sequence[str]) -> tuple[str, ..
     Source: peft 0.21 `_maybe_include_all_linear_layers` (nn.Linear and Conv1D modules, the output
     embedding left out) and `transformers_weight_conversion` (fused experts of some families).
     """
-    linears = (*model.linears, *model.dense_linears)
+    linears = model.matrices
     can = tuple(dict.fromkeys(linear.name for linear in linears if linear.adaptable))
     wanted = (targets,) if isinstance(targets, str) else tuple(targets)
     if not wanted:
@@ -153,7 +150,7 @@ def lora_parameters(model: Model, rank: int, targets: str | Sequence[str]) -> in
     targets: module names, or what `resolve_targets` accepts.
     """
     names = frozenset(resolve_targets(model, targets))
-    return sum(n * _adapter(linears, rank, names) for n, linears in model.layer_linears)
+    return sum(x.num_layers * _adapter(x.linears, rank, names) for x in model.layers)
 
 
 def magnitudes(model: Model, method: Method) -> int:
@@ -164,9 +161,9 @@ def magnitudes(model: Model, method: Method) -> int:
     if not method.is_dora:
         return 0
     return sum(
-        layers * linear.count * linear.out_features
-        for layers, linears in model.layer_linears
-        for linear in linears
+        layer.num_layers * linear.count * linear.out_features
+        for layer in model.layers
+        for linear in layer.linears
         if linear.adaptable and linear.name in method.targets
     )
 
@@ -206,7 +203,7 @@ def _not_saved(model: Model, name: str, can: Sequence[str]) -> InputError:
     if "norm" in last or last.startswith("ln_"):
         msg = f"method.modules_to_save {name!r}: a norm is too small to matter, and is not counted"
         return InputError(msg, f"leave it out of the job, and in the file that trains; {whole}")
-    if any(last == one.name for one in (*model.linears, *model.dense_linears)):
+    if any(last == one.name for one in model.matrices):
         msg = f"method.modules_to_save {name!r}: a layer's matrix that trains whole is not priced"
         return InputError(msg, f"adapt it instead (method.targets); {whole}")
     return unknown(kind="module to save", value=name, known=can, hint=whole)

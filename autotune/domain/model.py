@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import field, replace
-from typing import Literal
+from dataclasses import field, fields, replace
+from functools import lru_cache
+from typing import Any, Literal
 
 from autotune.frozen import LATER, content, dataclass
 
@@ -34,6 +35,25 @@ class Linear:
     active: float = 1.0  # matrices a token passes through
     adaptable: bool = True  # whether PEFT's "all-linear" adapts it
     adapter_out: int | None = None  # output width of its adapter where that is not out_features
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One kind of decoder layer of a model that has several.
+
+    Its other fields are those of `Model` of the same name: what they say of these layers alone.
+    """
+
+    places: tuple[int, ...]  # which layers are of this kind; 0 is next to the embedding
+    linears: tuple[Linear, ...]
+    num_attention_heads: int
+    num_kv_heads: int
+    head_dim: int
+    qk_norm: QkNorm = "none"
+    sliding_window: int | None = None
+    num_experts: int = 0
+    experts_per_token: int = 0
+    extra_params_per_layer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +108,9 @@ class Model:
     plain_name: str = field(
         default="", metadata=LATER
     )  # the same model with plain weights, where a name says that it is a copy
+    kinds: tuple[Layer, ...] = field(
+        default=(), metadata=LATER
+    )  # of layers, where heads or matrices differ: `linears` is empty then
 
     def __hash__(self) -> int:
         """Of what tells nearly all of them apart: every count of parameters is looked up by it."""
@@ -111,13 +134,42 @@ class Model:
         return self.num_kv_heads * self.head_dim
 
     @property
-    def layer_linears(self) -> tuple[tuple[int, tuple[Linear, ...]], ...]:
-        """(number of layers, matrices of one) for each kind of layer: a mixture may have two."""
-        dense = self.num_dense_layers
-        kinds = ((self.num_layers - dense, self.linears), (dense, self.dense_linears))
-        return tuple((count, linears) for count, linears in kinds if count > 0)
+    def layers(self) -> tuple[Model, ...]:
+        """For each kind of layer a model of those layers alone: `num_layers` of them, all alike.
+
+        What is true of a layer is asked of these.
+        """
+        return _apart(self) if self.kinds or self.num_dense_layers else (self,)
+
+    @property
+    def lowest(self) -> Model:
+        """Of `layers` the kind that is next to the embedding."""
+        first = (i for i, kind in enumerate(self.kinds) if 0 in kind.places)
+        return self.layers[next(first, 0)]
+
+    @property
+    def matrices(self) -> tuple[Linear, ...]:
+        """Those of one layer of every kind, each once."""
+        return tuple(dict.fromkeys(linear for layer in self.layers for linear in layer.linears))
 
     @property
     def is_moe(self) -> bool:
         """Whether tokens are routed to experts."""
         return self.num_experts > 0
+
+
+@lru_cache(maxsize=256)
+def _apart(model: Model) -> tuple[Model, ...]:
+    """The models of one kind of layer each: see `Model.layers`."""
+    alike = replace(model, kinds=(), dense_linears=(), num_dense_layers=0, hf_config="{}")
+    if not model.kinds:
+        mixtures = replace(alike, num_layers=model.num_layers - model.num_dense_layers)
+        dense = replace(alike, num_layers=model.num_dense_layers, linears=model.dense_linears)
+        dense = replace(dense, num_experts=0, experts_per_token=0)
+        return tuple(layer for layer in (mixtures, dense) if layer.num_layers)
+    names = [one.name for one in fields(Layer) if one.name != "places"]
+    found = []
+    for kind in model.kinds:
+        own: dict[str, Any] = {name: getattr(kind, name) for name in names}
+        found.append(replace(alike, num_layers=len(kind.places), **own))
+    return tuple(found)

@@ -136,8 +136,7 @@ def test_adapters_grow_linearly_with_rank_and_all_linear_holds_attention(
 @given(MODELS)
 def test_the_parts_add_up_to_the_model(name: str) -> None:
     model = load_models()[name]
-    layers = (model.num_layers - model.num_dense_layers) * layer_parameters(model)
-    layers += model.num_dense_layers * layer_parameters(model, dense=True)
+    layers = sum(layer.num_layers * layer_parameters(layer) for layer in model.layers)
     ends = embedding_parameters(model) + head_parameters(model) + model.extra_params
     rest = parameter_count(model) - layers - ends
     assert rest == norm_parameters(model) * (model.final_norm + model.embedding_norm)

@@ -270,7 +270,7 @@ def check_adapters(job: Job) -> None:
         raise InputError(msg, f"--set software.peft={wants}.0 or later; or {_PLAIN}")
     if not method.is_dora or not experts_fused(job):
         return
-    experts = {x.name for x in job.model.linears if x.part == "expert" and x.adaptable}
+    experts = {x.name for x in job.model.matrices if x.part == "expert" and x.adaptable}
     wrapped = [name for name in method.targets if name in experts]
     if wrapped:
         rest = [name for name in method.targets if name not in experts]

@@ -69,7 +69,7 @@ def fill_saved(parsed: Parsed, text: str, folder: Path) -> None:
     with contextlib.suppress(InputError):
         model = find_model(text, folder)
         can = saveable(model)
-        linears = {x.name for x in (*model.linears, *model.dense_linears)}
+        linears = {x.name for x in model.matrices}
         names = list(dict.fromkeys(str(name).rpartition(".")[2] for name in stated))
         found = [name for name in names if name in can]
         other = [name for name in names if name in linears]
@@ -103,7 +103,7 @@ def _fill_defaults(parsed: Parsed, model: Model) -> None:
 
 
 def _own_names(parsed: Parsed, model: Model, stated: list[str]) -> None:
-    own = list(dict.fromkeys(x.name for x in model.linears if x.adaptable))
+    own = list(dict.fromkeys(x.name for x in model.matrices if x.adaptable))
     found: list[str] = []
     renamed: list[str] = []
     whole: list[str] = []

@@ -17,6 +17,7 @@ from autotune.app.hardware.machines import COUNTS
 from autotune.app.hardware.offers import at_price
 from autotune.catalog.devices import default_host, find_device
 from autotune.catalog.prices.prices import price_for, sold_counts
+from autotune.cost.parameters import ALL_LINEAR, resolve_targets
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import ACCUMULATION
 from autotune.domain.device import Offer
@@ -160,7 +161,7 @@ def contract_changes(job: Job) -> list[Rungs]:
     method = job.method
     found: list[Rungs] = []
     if method.kind == "full":
-        targets = tuple(linear.name for linear in job.model.linears if linear.adaptable)
+        targets = resolve_targets(job.model, ALL_LINEAR)
         lora: dict[str, Any] = {"kind": "lora", "rank": 16, "alpha": 32.0, "targets": targets}
         as_lora = "--set method.kind=lora --set method.rank=16"
         found.append((_adapters("LoRA rank 16, not full fine-tuning", as_lora, **lora),))

@@ -71,23 +71,18 @@ class _Group:
 
 
 def layer_activations(model: Model, method: Method, mode: Mode) -> Kept:
-    """Activation memory of one layer, a mean over the layers."""
+    """Activation memory of one layer of a model whose layers are alike."""
     if mode.biased and mode.masked < 1.0:
         with_mask, without = (
             layer_activations(model, method, replace(mode, masked=share)) for share in (1.0, 0.0)
         )
         return with_mask.mixed(without, mode.masked)
-    token = key = mlp = 0.0
-    for count, linears in model.layer_linears:
-        attention = _attention(model, method, mode, linears)
-        own = _mlp(model, method, mode, linears)
-        token += count * (_norms(model, mode) + attention.per_token + own)
-        key += count * attention.per_key
-        mlp += count * own
+    attention = _attention(model, method, mode, model.linears)
+    own = _mlp(model, method, mode, model.linears)
+    token = _norms(model, mode) + attention.per_token + own
     if family_memory(model.family).dropout:
-        token += 2.0 * model.hidden_size * model.num_layers
-    layers = model.num_layers
-    return Kept(token / layers, key / layers, mlp / layers)
+        token += 2.0 * model.hidden_size
+    return Kept(token, attention.per_key, own)
 
 
 def unneeded_kept(model: Model, method: Method, mode: Mode) -> float:
@@ -289,7 +284,8 @@ def read_bytes(model: Model, mode: Mode) -> float:
     them: a layer that is to be recomputed keeps them all the same.
     """
     token = 0.0
-    for count, linears in model.layer_linears:
+    for layer in model.layers:
+        count, linears = layer.num_layers, layer.linears
         own = [item for item in linears if item.part == "attention"]
         inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
         normed = norm_output(model, mode)

@@ -165,7 +165,7 @@ def cache_terms(
     outgrown_logits = np.maximum(beyond * logits - REUSED * layers, 0.0)
     more = np.maximum((beyond + spread) * logits - REUSED * layers, 0.0) - outgrown_logits
     cache = Cache(
-        layers=step.layer.kept,
+        layers=step.kept_layer,
         logits=np.maximum(1.0 - ratio, 0.0) * _unfit_logits(step),
         updates=(1.0 - reduces) * whole,
         reduced=reduces * np.minimum(made, resting),
@@ -202,7 +202,7 @@ def _unfit_logits(step: Step) -> FloatArray:
     if loss == "upcast":
         return np.where(step.compute < FP32_BYTES, step.compute, 0.0) * each
     if loss == "upcast_copy":
-        return np.maximum(FP32_BYTES * each - REUSED * step.layer.kept, 0.0)
+        return np.maximum(FP32_BYTES * each - REUSED * step.kept_layer, 0.0)
     return np.zeros_like(step.tokens)
 
 

@@ -2,7 +2,7 @@
 
 In here: facts about the classes of a family, how a layer is run (`Mode`), and what litgpt's own
 model code does otherwise; other trainers with code of their own are predicted as the class of
-transformers, with a measured offset. What a layer keeps under them: `activations`, `transients`.
+transformers, with a measured offset. What a layer keeps under them: `activations`, `layers`.
 
 Source: derived: modelling code of transformers 5.23, class by class; what a fact changes is checked
 with storage-counting traces of the same classes (tests/cost/memory/test_memory_families.py).
@@ -108,6 +108,9 @@ def windowed_share(model: Model) -> float:
     """Share of the layers whose attention looks back only as far as the sliding window."""
     if model.sliding_window is None:
         return 0.0
+    if model.kinds:
+        local = [layer.num_layers for layer in model.layers if layer.sliding_window]
+        return sum(local) / model.num_layers
     config = json.loads(model.hf_config)
     types = config.get("layer_types")
     if types:
@@ -274,7 +277,7 @@ def fuses_adapters(job: Job) -> bool:
     """
     method, model = job.method, job.model
     plain = method.is_lora and not method.is_dora and method.dropout == 0.0
-    adapted = all(item.name in method.targets for item in model.linears if item.adaptable)
+    adapted = all(item.name in method.targets for item in model.matrices if item.adaptable)
     gated = model.mlp == "gated" and not model.is_moe
     fused = job.software.kernels == "unsloth" or job.software.fused_adapters
     return fused and plain and adapted and gated

@@ -11,6 +11,7 @@ Legend: T tokens, L layers, h hidden, V vocabulary, e bytes of the compute dtype
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,11 +24,12 @@ from autotune.cost.memory.states import (
     unpacked_head_bytes,
 )
 from autotune.cost.memory.units import waits
-from autotune.cost.parameters import trains_head
+from autotune.cost.parameters import kept_keys, trains_head
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM, LOSS_COPIES_FROM
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
+    from autotune.cost.memory.layers import LayerBytes
     from autotune.cost.memory.step import Step
 
 BETWEEN_BATCHES = ("optimizer", "saving", "loading")  # they need nothing of what a batch makes
@@ -139,10 +141,14 @@ def _layer_forward(step: Step) -> Instant:
 def _adapted_forward(step: Step) -> Instant:
     """DoRA's forward of the layer nearest the head; the backward counts a repeated one."""
     resident = _resident(step, _held(step))
-    below = np.where(step.checkpointing, step.saved, step.saved - step.layer.kept)
+    most = [
+        np.where(step.checkpointing, step.saved, step.saved - layer.above)
+        + np.where(step.checkpointing, 0.0, layer.forward + step.hidden)
+        for layer in step.layers
+    ]
     return replace(
         resident,
-        activations=below + np.where(step.checkpointing, 0.0, step.layer.forward + step.hidden),
+        activations=np.maximum.reduce(most),
         workspace=resident.workspace + step.gathered_layer + _graph_casts(step),
     )
 
@@ -261,28 +267,31 @@ def _recomputed(step: Step) -> FloatArray:
     return np.where(step.reentrant, step.hidden, 0.0)
 
 
-def _within(step: Step) -> FloatArray:
+def _within(step: Step, layer: LayerBytes) -> FloatArray:
     """[bytes] the most of one layer's backward: its tensors, or its gradients as FSDP reduces them.
 
     When all of its gradients are made, what its forward kept is gone.
     """
-    tensors = step.layer.backward - step.shared + _recomputed(step)
+    tensors = layer.backward - step.shared + _recomputed(step)
     return np.maximum(tensors, 2.0 * step.unreduced.layer + step.hidden)
 
 
 def _first_layer(step: Step) -> Instant:
-    """The layer nearest the head: everything below it is still kept.
+    """The layer of its kind nearest the head: everything below it is still kept.
 
     FSDP has that layer gathered and the next one on its way; at the layer nearest the embedding,
     only that one. Source: a layer less in the head, and in the last layer, makes 18 of
     fms-acceleration's runs on two and four GPUs exact to 3 MB.
     """
     resident = _resident(step, _so_far(step, _heads_share(step)))
-    below = step.saved - np.where(step.checkpointing, 0.0, step.layer.kept)
+    most = [
+        step.saved - np.where(step.checkpointing, 0.0, layer.above) + _within(step, layer)
+        for layer in step.layers
+    ]
     casts = np.where(step.checkpointing, _layer_casts(step), _graph_casts(step))
     return replace(
         resident,
-        activations=below + _within(step),
+        activations=np.maximum.reduce(most),
         workspace=resident.workspace
         + step.unreduced.head
         + 2.0 * step.gathered_layer
@@ -292,8 +301,19 @@ def _first_layer(step: Step) -> Instant:
 
 
 def _last_layer(step: Step) -> Instant:
-    """The layer nearest the embedding: the gradients of all others exist."""
-    later = step.static.gradients - _share(step, step.size.layer)
+    """The layer nearest the embedding, of the kind with which that is most."""
+    return reduce(_larger, (_lowest(step, layer) for layer in step.layers))
+
+
+def _larger(one: Instant, other: Instant) -> Instant:
+    """Of two instants the one with more in each row."""
+    first = one.total >= other.total
+    return Instant(*(np.where(first, getattr(one, n), getattr(other, n)) for n in PARTS))
+
+
+def _lowest(step: Step, layer: LayerBytes) -> Instant:
+    """The layer of its kind nearest the embedding: the gradients of all above it exist."""
+    later = step.static.gradients - (layer.lower + 1.0) * _share(step, step.size.layer)
     rest = np.where(waits(step.unreduced), step.outside.both, 0.0)
     own = 0.0 if step.outside.tied else step.outside.embedding
     later = later - np.where(waits(step.unreduced), rest, own)
@@ -301,9 +321,10 @@ def _last_layer(step: Step) -> Instant:
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
     # the newest of the gradients that stay is the one that `layer.backward` counts
     others = step.saved + (step.job.model.num_layers - 2.0) * step.hidden
+    below = np.where(step.checkpointing, layer.lower * step.hidden, layer.below)
     return replace(
         resident,
-        activations=_within(step) + np.where(step.retains, others, step.hidden),
+        activations=_within(step, layer) + np.where(step.retains, others, step.hidden + below),
         workspace=resident.workspace
         + step.unreduced.head
         + step.gathered_layer
@@ -339,11 +360,7 @@ def _evaluation(step: Step) -> Instant:
     scored, plan = _scoring(step), step.job.evaluation
     if plan is None or plan.generate_tokens == 0:
         return scored
-    generated = _generation(step, plan.generate_tokens)
-    larger = scored.total >= generated.total
-    return Instant(
-        *(np.where(larger, getattr(scored, name), getattr(generated, name)) for name in PARTS)
-    )
+    return _larger(scored, _generation(step, plan.generate_tokens))
 
 
 def _scoring(step: Step) -> Instant:
@@ -379,7 +396,7 @@ def _scored(step: Step, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
     model, e = step.job.model, step.compute
     scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
     inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
-    inside = inside + merged_experts_bytes(step.job) + step.layer.norms
+    inside = inside + merged_experts_bytes(step.job) + step.norms
     logits = head_memory.evaluation_bytes(step.job, tokens, e, step.autocast)
     hidden = e * tokens * model.hidden_size
     deeper = inside > logits + hidden
@@ -398,6 +415,5 @@ def _generation(step: Step, new_tokens: int) -> Instant:
 
 def _cache(step: Step, length: FloatArray) -> FloatArray:
     """[bytes] keys and values of every layer for the rows of an evaluation batch."""
-    model = step.job.model
-    each = 2.0 * model.kv_size * model.num_layers * step.compute
+    each = 2.0 * kept_keys(step.job.model) * step.compute
     return each * step.evaluation_rows * length

@@ -71,7 +71,8 @@ class Sizes:
 def sizes(model: Model) -> Sizes:
     """Element counts of a model. Source: derived: shapes of the decoder's modules."""
     linear = rows = largest = fused = fused_rows = plain = 0.0
-    for count, linears in model.layer_linears:
+    for kind in model.layers:
+        count, linears = kind.num_layers, kind.linears
         linear += count * sum(x.in_features * x.out_features * x.count for x in linears)
         rows += count * sum(x.out_features * x.count for x in linears)
         largest = max(largest, *(float(x.in_features * x.out_features) for x in linears))
@@ -80,12 +81,10 @@ def sizes(model: Model) -> Sizes:
         fused_rows += count * sum(x.out_features * x.count for x in routed)
         others = [float(x.in_features * x.out_features) for x in linears if x.part not in ROUTED]
         plain = max(plain, *others)
-    layers = [layer_parameters(model)]
-    dense = layer_parameters(model, dense=True) if model.num_dense_layers else 0
-    mixtures = model.num_layers - model.num_dense_layers
+    layers = {kind: layer_parameters(kind) for kind in model.layers}
     return Sizes(
-        layer=(mixtures * layers[0] + model.num_dense_layers * dense) / model.num_layers,
-        largest_layer=float(max(layers[0], dense)),
+        layer=sum(kind.num_layers * size for kind, size in layers.items()) / model.num_layers,
+        largest_layer=float(max(layers.values())),
         linear=linear,
         linear_rows=rows,
         fused=fused,
@@ -204,10 +203,9 @@ def merged_experts_bytes(job: Job) -> float:
     """
     if not (job.method.is_lora and experts_fused(job)):
         return 0.0
-    adapted = [x for x in job.model.linears if x.part == "expert" and x.name in job.method.targets]
-    elements = sum(x.in_features * x.out_features * x.count for x in adapted if x.adaptable)
-    mixtures = job.model.num_layers - job.model.num_dense_layers
-    return 2.0 * elements * mixtures / job.model.num_layers
+    adapted = [x for x in job.model.matrices if x.part == "expert" and x.adaptable]
+    adapted = [x for x in adapted if x.name in job.method.targets]
+    return 2.0 * sum(x.in_features * x.out_features * x.count for x in adapted)
 
 
 def fp32_stream(job: Job) -> bool:

@@ -274,7 +274,7 @@ def _sharding(job: Job, columns: Columns) -> Iterator[Value]:  # noqa: ARG001 - 
 def _targets(job: Job, columns: Columns) -> Iterator[OtherJob]:  # noqa: ARG001 - one signature
     if not job.method.is_lora:
         return
-    known = {ALL_LINEAR, ATTENTION, *(linear.name for linear in job.model.linears)}
+    known = {ALL_LINEAR, ATTENTION, *(linear.name for linear in job.model.matrices)}
     for names in TARGETS:
         found = resolve_targets(job.model, names) if known.issuperset(names) else ()
         if found and found != job.method.targets:

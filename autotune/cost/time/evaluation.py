@@ -19,6 +19,7 @@ from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
+from autotune.cost.parameters import kept_keys
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
@@ -82,13 +83,20 @@ def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatA
     peak = peak_of(columns)
     tokens = rows * length
     work = effective_flop(job.model, job.method, efficiency, index, tokens)
-    heads = rows * job.model.num_attention_heads
-    share = efficiency.attention(index, length, heads, job.model.head_dim)
-    attention = flops.attention_flop(job.model, 1.0) * rows * length**2 / 2.0 / share
+    attention = np.zeros(columns.rows)
+    for layer in job.model.layers:
+        heads = rows * layer.num_attention_heads
+        share = efficiency.attention(index, length, heads, layer.head_dim)
+        pairs = rows * length**2 / 2.0
+        attention += (
+            flops.attention_flop(layer, 1.0)
+            * pairs
+            / share
+            / measured_rates.attention_gain(job, columns, share)
+        )
     norms = dora.norm_flop(job.model, job.method) / ADAPTER_EFFICIENCY
     gain = measured_rates.gain(job, columns)
     own = launch.on_processor(columns)
-    attention = attention / measured_rates.attention_gain(job, columns, share)
     products = ((work.forward + norms) / c.gemm_share / gain + attention / c.attention_share) / peak
     bandwidth = columns.device("memory_bandwidth_bytes_per_s")
     per_token = (
@@ -134,7 +142,7 @@ def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatAr
     """
     c = constants()
     stored = weight_bytes(job, sizes(job.model))
-    cache = 2.0 * 2.0 * rows * length * job.model.kv_size * job.model.num_layers
+    cache = 2.0 * 2.0 * rows * length * kept_keys(job.model)
     dequantised = dequantisation.dequantised_bytes(job) if job.method.base == "nf4" else 0.0
     traffic = stored + cache + dequantised
     bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share

@@ -51,8 +51,9 @@ class Product:
 def products(model: Model, method: Method) -> tuple[Product, ...]:
     """Projections of all decoder layers, grouped by shape and by how many tokens they see."""
     found: dict[tuple[int, int, float], list[float]] = {}
-    for layers, linears in model.layer_linears:
-        for linear in linears:
+    for layer in model.layers:
+        layers = layer.num_layers
+        for linear in layer.linears:
             share = linear.active / linear.count
             sums = found.setdefault(
                 (linear.in_features, linear.out_features, share), [0.0, 0.0, 0.0, 0.0]
@@ -87,9 +88,12 @@ def head_weights(model: Model) -> float:
 def adapter_weights(model: Model, method: Method) -> float:
     """[elements] P: adapter parameters that a token passes through; 0 for full fine-tuning."""
     return sum(
-        method.rank * (one.in_features + (one.adapter_out or one.out_features)) * one.active * count
-        for count, linears in model.layer_linears
-        for one in linears
+        method.rank
+        * (one.in_features + (one.adapter_out or one.out_features))
+        * one.active
+        * layer.num_layers
+        for layer in model.layers
+        for one in layer.linears
         if _adapted(one, method)
     )
 
@@ -100,7 +104,7 @@ def attention_flop(model: Model, pairs: float) -> float:
     Formula: 4 q L pairs (QK^T and PV, two FLOP for each multiply-add). A causal row has S^2 / 2.
     Source: Dao, "FlashAttention-2" (2023), section 4.1.
     """
-    return 4.0 * pairs * model.query_size * model.num_layers
+    return sum(4.0 * pairs * layer.query_size * layer.num_layers for layer in model.layers)
 
 
 def useful_flop_per_token(model: Model, method: Method) -> float:

@@ -27,6 +27,8 @@ from autotune.cost.time.flops import head_weights, products
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autotune.cost.columns import FloatArray
     from autotune.domain.job import Job, Method
     from autotune.domain.model import Model
@@ -42,6 +44,11 @@ class Passes(NamedTuple):
     def total(self, recomputed: FloatArray) -> FloatArray:
         """[rows] forward, backward and `recomputed` further forwards."""
         return self.forward * (1.0 + recomputed) + self.backward
+
+    @classmethod
+    def sum(cls, parts: Iterable[Passes]) -> Passes:
+        """Of all of them."""
+        return cls(*(sum(each) for each in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,12 @@ def elementwise_bytes(
     fp32_norms: `prepare_model_for_kbit_training` leaves norms in fp32, so that every projection
     after one casts its input again.
     """
+    upcast = fp32_norms and method.is_quantised
+    return Passes.sum(_elementwise(x, upcast=upcast, fused=fused) for x in model.layers)
+
+
+def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
+    """The same of layers that are alike."""
     h, q, k = model.hidden_size, model.query_size, model.kv_size
     norm = Passes(32, 50) if model.norm == "rmsnorm" and not fused else Passes(4, 10)
     norms = model.norms_per_layer * h
@@ -155,26 +168,28 @@ def elementwise_bytes(
     if fused and model.position == "rope":
         rope = Passes(4, 4)
     residual = 12 * h
-    upcast = 0.0
-    if fp32_norms and method.is_quantised:
-        upcast = 30.0 * h  # five projections, each reads 4 bytes and writes 2
+    casts = 30.0 * h * upcast  # five projections, each reads 4 bytes and writes 2
     layers = model.num_layers
     return Passes(
         layers
-        * (norm.forward * norms + act.forward * width + rope.forward * (q + k) + residual + upcast),
+        * (norm.forward * norms + act.forward * width + rope.forward * (q + k) + residual + casts),
         layers
         * (
             norm.backward * norms
             + act.backward * width
             + rope.backward * (q + k)
             + residual
-            + upcast
+            + casts
         ),
     )
 
 
 def compiled_elementwise_bytes(model: Model) -> Passes:
     """[bytes per token] the same of all layers where torch.compile fuses it."""
+    return Passes.sum(_compiled_elementwise(layer) for layer in model.layers)
+
+
+def _compiled_elementwise(model: Model) -> Passes:
     gated = COMPILED_GATED if model.mlp == "gated" else COMPILED_PLAIN
     rope = COMPILED_ROPE if model.position == "rope" or model.qk_norm != "none" else Passes(0, 0)
     norms, width = model.norms_per_layer * model.hidden_size, activated_width(model)
@@ -194,8 +209,13 @@ def activated_width(model: Model) -> float:
     """[elements] MLP width a token passes through in one layer, mean over layers."""
     total = 0.0
     layers = max(model.num_layers, 1)
-    for count, linears in model.layer_linears:
-        down = [x for x in linears if x.part != "attention" and x.out_features == model.hidden_size]
+    for layer in model.layers:
+        count = layer.num_layers
+        down = [
+            x
+            for x in layer.linears
+            if x.part != "attention" and x.out_features == model.hidden_size
+        ]
         total += sum(x.in_features * x.active for x in down) * count
     return total / layers
 
@@ -260,9 +280,12 @@ def hooked_modules(model: Model, method: Method) -> float:
 
     An adapted linear is a module that holds its base and two matrices.
     """
-    layer = HOLDERS + sum(x.active for x in model.linears) + model.norms_per_layer
+    layers = sum(
+        layer.num_layers * (HOLDERS + sum(x.active for x in layer.linears) + layer.norms_per_layer)
+        for layer in model.layers
+    )
     adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
-    return model.num_layers * layer + 3.0 * adapted
+    return layers + 3.0 * adapted
 
 
 GROUPED_EXPERTS_FROM = (5,)  # transformers: grouped products instead of a loop
@@ -311,14 +334,16 @@ def launches(
     The forward is issued from Python, the backward by autograd's C++ engine.
     """
     model, method = job.model, job.method
-    layer = layer_launches(model, method, eager_attention=eager_attention, fused=fused)
-    forward, backward = layer
-    if model.is_moe:
-        # One loop over experts before transformers 5, grouped products since.
-        loops = model.num_experts if job.software.transformers < GROUPED_EXPERTS_FROM else 3
-        forward += 6.0 * loops
-        backward += 8.0 * loops
-    forward, backward = forward * model.num_layers, backward * model.num_layers
+    forward = backward = 0.0
+    for one in model.layers:
+        layer = layer_launches(one, method, eager_attention=eager_attention, fused=fused)
+        ahead, back = layer
+        if one.is_moe:
+            # One loop over experts before transformers 5, grouped products since.
+            loops = one.num_experts if job.software.transformers < GROUPED_EXPERTS_FROM else 3
+            ahead += 6.0 * loops
+            back += 8.0 * loops
+        forward, backward = forward + ahead * one.num_layers, backward + back * one.num_layers
     matrices = sum(p.active for p in products(model, method))
     adapted = ADAPTER_WEIGHT * sum(p.adapted for p in products(model, method))
     adapter = adapter_launches(method, fp32=fp32_adapters)

@@ -53,8 +53,8 @@ def trainable_tensors(job: Job) -> float:
         return len(job.method.modules_to_save) + (3.0 if job.method.is_dora else 2.0) * sum(
             p.matrices * p.adapted / p.active for p in flops.products(job.model, job.method)
         )
-    layer = len(job.model.linears) + job.model.norms_per_layer
-    return float(job.model.num_layers * layer + 2)
+    each = (x.num_layers * (len(x.linears) + x.norms_per_layer) for x in job.model.layers)
+    return float(sum(each) + 2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -276,21 +276,24 @@ def _attention_terms(
     length = np.where(separate, np.minimum(own, rows.length), rows.length)
     length = np.where(flattened(job, columns), rows.tokens, length)
     sequences = rows.tokens / np.maximum(length, 1.0)
-    causal = flops.attention_flop(job.model, 1.0) * sequences * length**2 / 2.0
     passes = 1.0 + rows.recomputed
     masked = np.where(
         columns.equals("attention", "sdpa"),
         masked_share(job, columns, rows.length),
         columns.equals("attention", "eager").astype(np.float64),
     )
-    work = causal * (1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0))
     capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
     old = (capability > 0) & (capability < FLASH_CAPABILITY)
-    share = efficiency.attention(
-        rows.curves, length, sequences * job.model.num_attention_heads, job.model.head_dim
-    ) * np.where(old, NO_FLASH, flash_share(job, columns, third=third))
-    share = share * measured_rates.attention_gain(job, columns, share)
-    once = work / (rows.peak * share)
+    kernel = np.where(old, NO_FLASH, flash_share(job, columns, third=third))
+    once, causal = np.zeros(columns.rows), np.zeros(columns.rows)
+    for layer in job.model.layers:
+        own = flops.attention_flop(layer, 1.0) * sequences * length**2 / 2.0
+        share = kernel * efficiency.attention(
+            rows.curves, length, sequences * layer.num_attention_heads, layer.head_dim
+        )
+        share = share * measured_rates.attention_gain(job, columns, share)
+        work = own * (1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0))
+        once, causal = once + work / (rows.peak * share), causal + own
     return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
 
 
@@ -341,7 +344,8 @@ def _traffic(
     fewer = kernels.COMPILED_SCORE_BYTES.total(again) + np.where(
         rows.length > kernels.HELD_SCORES, kernels.REREAD_SCORE_BYTES.total(again), 0.0
     )
-    pairs = rows.tokens * rows.length * model.num_attention_heads * model.num_layers
+    heads = sum(layer.num_attention_heads * layer.num_layers for layer in model.layers)
+    pairs = rows.tokens * rows.length * heads
     eager = columns.equals("attention", "eager")
     total += np.where(eager, pairs * score * _compiled(job, graphs, fewer / score), 0.0)
     return total, dequantisation.dequantised_bytes(job) * _dequantisations(job, again)

@@ -210,7 +210,7 @@ def model_targets(model: Model, names: tuple[str, ...]) -> tuple[tuple[str, ...]
     As PEFT does, names that match modules win; only when none does, roles are translated ("query"
     means q_proj, or the fused projection of a family that has one).
     """
-    linears = tuple(dict.fromkeys((*model.linears, *model.dense_linears)))
+    linears = model.matrices
     can = [linear.name for linear in linears if linear.adaptable]
     if names == ("all-linear",):
         return tuple(dict.fromkeys(can)), True

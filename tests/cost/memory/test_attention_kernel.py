@@ -69,7 +69,7 @@ def test_narrow_heads_and_wide_numbers_split_nothing() -> None:
 def test_grouped_heads_are_copied_before_transformers_asked_sdpa_for_them() -> None:
     own = memory_columns(attention="sdpa", activation_checkpointing="none", micro_batch_size=2)
     new, old = (
-        float(Step.of(job_of(GROUPED, **software), own).layer.kept[0])
+        float(Step.of(job_of(GROUPED, **software), own).layers[0].kept[0])
         for software in ({}, {"transformers": (4, 53), "torch": (2, 7)})
     )
     copies = 2.0 * 2 * (GROUPED.query_size - GROUPED.kv_size) * 2 * 4096

@@ -68,13 +68,13 @@ def test_fused_adapters_keep_what_they_read_once_and_make_the_mlp_s_product_agai
     h, f, q, k = model.hidden_size, model.intermediate_size, model.query_size, model.kv_size
     norms = 2 * (2 * h + 4)
     attention = 2 * (h + q + k + k + q) + 4 * model.num_attention_heads
-    assert float(found.layer.kept[0]) == tokens * (norms + attention + 2 * (h + 2 * f))
+    assert float(found.layers[0].kept[0]) == tokens * (norms + attention + 2 * (h + 2 * f))
 
 
 def test_axolotl_s_adapters_keep_as_little_as_unsloth_s_beside_norms_of_their_own() -> None:
     knobs = {"activation_checkpointing": "none"}
     own, fused, unsloth = (
-        float(Step.of(job_of(**software), columns(**knobs)).layer.kept[0])
+        float(Step.of(job_of(**software), columns(**knobs)).layers[0].kept[0])
         for software in ({}, {"fused_adapters": True}, UNSLOTH)
     )
     norms = 2 * 2048 * 2 * (4.0 - 2.0) * SEVEN.hidden_size  # fp32 inputs of two norms
@@ -83,7 +83,8 @@ def test_axolotl_s_adapters_keep_as_little_as_unsloth_s_beside_norms_of_their_ow
     dropping = {"method": lora(SEVEN, dropout=0.1), "fused_adapters": True}
     plain = {**dropping, "fused_adapters": False}
     with_dropout, without = (
-        float(Step.of(job_of(**each), columns(**knobs)).layer.kept[0]) for each in (dropping, plain)
+        float(Step.of(job_of(**each), columns(**knobs)).layers[0].kept[0])
+        for each in (dropping, plain)
     )
     assert with_dropout == without
 
@@ -138,7 +139,7 @@ def test_unsloth_s_segments_grow_so_that_nothing_outgrown_stays() -> None:
 def test_unsloth_copies_grouped_keys_for_every_head_where_flash_is_not_installed() -> None:
     whole = {"activation_checkpointing": "none"}
     with_flash, without = (
-        float(Step.of(job_of(kernels="unsloth", flash_attn=v), columns(**whole)).layer.kept[0])
+        float(Step.of(job_of(kernels="unsloth", flash_attn=v), columns(**whole)).layers[0].kept[0])
         for v in ((2, 8, 0), None)
     )
     copies = 2.0 * 2 * (SEVEN.query_size - SEVEN.kv_size) * 2 * 2048
