@@ -9,6 +9,7 @@ per adapted matrix, no biases).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError, unknown
@@ -168,6 +169,7 @@ def magnitudes(model: Model, method: Method) -> int:
     )
 
 
+@lru_cache(maxsize=256)
 def adapter_parameters(model: Model, method: Method) -> int:
     """[elements] that a LoRA method trains: the adapters, and under DoRA their magnitudes."""
     adapters = lora_parameters(model, method.rank, method.targets)

@@ -11,6 +11,7 @@ Legend: n elements; N devices; o output features of a linear.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +69,7 @@ class Sizes:
     total: float
 
 
+@lru_cache(maxsize=64)
 def sizes(model: Model) -> Sizes:
     """Element counts of a model. Source: derived: shapes of the decoder's modules."""
     linear = rows = largest = fused = fused_rows = plain = 0.0
