@@ -237,7 +237,7 @@ def _left_out(table: Table) -> dict[str, _Unseen]:
             left_out, memory = sources, whole.memory.left_out
         else:
             left_out = leave_out(whole.steps, unit, whole.fit)
-            memory = refit_memory(table.cases, unit, whole.memory.rows).left_out
+            memory = refit_memory(table.cases, unit, whole.memory).left_out
         log_sd = nested_sd(sources, left_out, whole.new, unit)
         found[name] = _Unseen(residuals_of(left_out, log_sd), memory)
     return found

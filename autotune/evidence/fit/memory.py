@@ -47,7 +47,7 @@ from autotune.evidence.cases import (
     equal_weights,
     left_out_key,
 )
-from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.fit.least_squares import Effects, minimise
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def fit_memory(rows: MemoryRows) -> MemoryFit:
     spreads = _spreads(rows)
     informative = rows.take(_informative(rows))
     problem = _Problem.of(informative, spreads)
-    found = minimise(problem.residuals, *problem.prior())
+    found = minimise(Effects(problem.residuals, problem.design, _FIRST), *problem.prior())
     constants = MemoryConstants(
         slack=_slack(found.x),
         offsets=problem.offsets(found.x, found.covariance),
@@ -305,10 +305,10 @@ class _Problem:
         mean += [0.0] * len(sds)
         return np.asarray(mean), np.asarray([SLACK_PRIOR_SD] * 2 + [SLACK_SD_PRIOR_SD, *sds])
 
-    def residuals(self, x: FloatArray) -> FloatArray:
-        """[2 n] readings, and deviances of the outcomes."""
+    def residuals(self, x: FloatArray, offset: FloatArray) -> FloatArray:
+        """[2 n] readings, and deviances of the outcomes. x: slacks; offset: [n] of every run."""
         rows = self.rows
-        grown = rows.live * np.expm1(self.design @ x[_FIRST:])
+        grown = rows.live * np.expm1(offset)
         predicted = rows.allocated + grown
         within = WITHIN_SD * rows.live / predicted
         reading = np.log(predicted / self.read) / np.hypot(within, READING_SD)

@@ -12,7 +12,7 @@ groups of source, model and device counts as one run.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,19 +70,37 @@ class MemoryRefit:
     left_out: Predicted
     sources: dict[str, int]  # readings and verdicts by source
     rows: MemoryRows
+    peaks: Peaks
+
+
+class Peaks:
+    """Peaks of priced cases: of all that is fitted, only the offset of own code changes one."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._known: dict[tuple[Any, ...], tuple[Job, memory.DevicePeak]] = {}
+
+    def of(self, job: Job, columns: Columns, model: MemoryConstants) -> memory.DevicePeak:
+        """Of these rows under the constants. A job is known by its identity, so it is kept."""
+        factor = model.offset(job.software, job.model.family).log_factor
+        key = (id(job), factor, columns.signature())
+        if key not in self._known:
+            self._known[key] = job, memory.DevicePeak.of(job, columns, model)
+        return self._known[key][1]
 
 
 def refit_memory(
     cases: Sequence[MeasuredCase],
     unit: Callable[[MeasuredCase], Unit] = source_of,
-    rows: MemoryRows | None = None,
+    before: MemoryRefit | None = None,
 ) -> MemoryRefit:
     """Fit on all cases, and once without each source.
 
-    unit: what is left out instead, one of `cases.UNITS`. rows: of another unit's fit on the cases.
+    unit: what is left out instead, one of `cases.UNITS`. before: of another unit on the same cases.
     """
-    if rows is None:
-        rows = memory_rows(memory_cases(case for case in cases if case.teaches_memory))
+    teaching = memory_cases(case for case in cases if case.teaches_memory) if not before else ()
+    rows = before.rows if before else memory_rows(teaching)
+    peaks = before.peaks if before else Peaks()
     of_case = [unit(case) for case in cases]
     groups = sorted(set(of_case))
     of_row = [unit(case) for case in rows.cases]
@@ -92,14 +110,13 @@ def refit_memory(
         fits[group] = fit_memory(rows.take(kept))
     members = {g: [c for c, own in zip(cases, of_case, strict=True) if own == g] for g in groups}
     first: Predicted = {}
-    peaks: dict[tuple[Unit, int], memory.DevicePeak] = {}  # the spreads change none of them
     for group, own in members.items():
-        first.update(_price(own, fits[group].constants, group, peaks))
+        first.update(_price(own, fits[group].constants, peaks))
     spreads = _LeftOutSpreads.of(rows.cases, first, unit)
     left_out: Predicted = {}
     for group, own in members.items():
         sized = with_spreads(fits[group], spreads.own_model(group), spreads.cached(group))
-        left_out.update(_price(own, sized.constants, group, peaks))
+        left_out.update(_price(own, sized.constants, peaks))
     said = fit_claims(rows.cases, left_out, unit)
     for group, own in members.items():
         _bound(own, left_out, said.without(group))
@@ -109,7 +126,7 @@ def refit_memory(
             sources[case.group[0]] = sources.get(case.group[0], 0) + 1
     whole = with_spreads(fit_memory(rows), spreads.own_model(None), spreads.cached(None))
     whole = replace(whole, constants=replace(whole.constants, claims=said.without(None)))
-    return MemoryRefit(whole, left_out, dict(sorted(sources.items())), rows)
+    return MemoryRefit(whole, left_out, dict(sorted(sources.items())), rows, peaks)
 
 
 def _bound(cases: Sequence[MeasuredCase], predicted: Predicted, claims: dict[str, Claims]) -> None:
@@ -120,14 +137,9 @@ def _bound(cases: Sequence[MeasuredCase], predicted: Predicted, claims: dict[str
         own["fits_probability"] = min(own["fits_probability"], most)
 
 
-def _price(
-    cases: Sequence[MeasuredCase], model: MemoryConstants, group: Unit,
-    peaks: dict[tuple[Unit, int], memory.DevicePeak],
-) -> Predicted:  # fmt: skip
+def _price(cases: Sequence[MeasuredCase], model: MemoryConstants, peaks: Peaks) -> Predicted:
     def outputs(job: Job, columns: Columns) -> Outputs:
-        peak = peaks.get((group, id(job))) or memory.DevicePeak.of(job, columns, model)
-        peaks[group, id(job)] = peak
-        found = _outputs(job, columns, model, peak)
+        found = _outputs(job, columns, model, peaks.of(job, columns, model))
         return opened(found, job, columns, lambda own, rows: memory.price_memory(own, rows, model))
 
     component = Component("memory", memory.READS, outputs)

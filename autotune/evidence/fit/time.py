@@ -34,7 +34,7 @@ from autotune.cost.time import collectives, compute, data
 from autotune.cost.time.optimizer import OptimizerTerms, optimizer_terms
 from autotune.cost.time.step_terms import StepTerms, step_terms
 from autotune.domain.candidates import by_job
-from autotune.evidence.fit.least_squares import minimise
+from autotune.evidence.fit.least_squares import Effects, minimise
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -345,8 +345,8 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
     def under(constants: bytes) -> PlainSteps:
         return steps.under(_decode(np.frombuffer(constants)))
 
-    def residuals(x: FloatArray) -> FloatArray:
-        predicted = under(x[:p].tobytes()).times(np.exp(design @ x[p:]))
+    def residuals(constants: FloatArray, offset: FloatArray) -> FloatArray:
+        predicted = under(constants.tobytes()).times(np.exp(offset))
         own: FloatArray = weights * (np.log(predicted) - measured)
         return own
 
@@ -355,7 +355,7 @@ def fit(steps: MeasuredSteps, near: Fit | None = None) -> Fit:
     spreads = np.concatenate((sd, [SOURCE_SD if e == SOURCE else OFFSET_SD for e, _ in levels]))
     known = {} if near is None else dict(zip(near.names, near.x, strict=True))
     start = np.asarray([known.get(name, own) for name, own in zip(every, prior, strict=True)])
-    found = minimise(residuals, prior, spreads, start)
+    found = minimise(Effects(residuals, design, p), prior, spreads, start)
     offsets: Offsets = {e: {level: Offset(0.0, 0.0)} for e, level in REFERENCE.items()}
     spread = np.sqrt(np.diag(found.covariance))
     kept = [i for i, (effect, _) in enumerate(levels) if effect != SOURCE]
