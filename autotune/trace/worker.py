@@ -38,6 +38,18 @@ def layer_period(model: dict[str, Any]) -> int:
     )
 
 
+def layers_before(model: dict[str, Any]) -> int:
+    """Layers before the pattern begins: the dense ones of a mixture, which do not grow with depth.
+
+    Source: transformers 5.23, the decoder layers of glm4_moe, deepseek_v2, ernie4_5_moe and
+    glm4_moe_lite.
+    """
+    types = model.get("mlp_layer_types") or []
+    listed = next((i for i, kind in enumerate(types) if kind == "sparse"), 0)
+    named = (model.get(key) or 0 for key in ("first_k_dense_replace", "moe_layer_start_index"))
+    return max(listed, *named)
+
+
 def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:
     """Peaks of the step at full depth, or extrapolated from two small depths per (phase, op).
 
@@ -48,7 +60,8 @@ def traced(request: StepRequest, *, full: bool) -> dict[str, Any]:
 
     depth = request.num_layers
     period = layer_period(request.model)
-    low, high = (max(d * period, 2 * d) for d in DEPTHS_OF_PERIOD)
+    before = layers_before(request.model)
+    low, high = (before + max(d * period, 2 * d) for d in DEPTHS_OF_PERIOD)
     while not full and depth > high:
         small = trace_step(request.at_depth(low)).peaks
         large = trace_step(request.at_depth(high)).peaks

@@ -287,6 +287,21 @@ FAMILIES: dict[str, Family] = {
     ),
     "granitemoe": Family("GraniteMoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
     "granitemoeshared": Family("GraniteMoeSharedForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
+    "olmoe": Family("OlmoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="full"),
+    "glm4_moe": Family(
+        "Glm4MoeForCausalLM",
+        mlp=FUSED_GATED,
+        qkv_bias="attention_bias=False",
+        qk_norm="per_head",
+        qk_norm_if="use_qk_norm",
+    ),
+    "ernie4_5_moe": Family(
+        "Ernie4_5_MoeForCausalLM",
+        mlp=FUSED_GATED,
+        qkv_bias="use_bias=False",
+        out_bias="use_bias=False",
+        tied=True,
+    ),
     "llama4_text": Family("Llama4ForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
 }
 

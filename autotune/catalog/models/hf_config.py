@@ -15,6 +15,7 @@ from autotune.catalog.models.config_values import (
     Sizes,
     as_flag,
     as_size,
+    dense_layer_mlp,
     expert_linears,
     read_experts,
     read_sizes,
@@ -137,7 +138,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         parallel_block=layout.parallel,
         qk_norm=layout.qk_norm,
         linears=linears,
-        dense_linears=attention + _dense_in_mixture(sizes) if num_dense else (),
+        dense_linears=attention + dense_layer_mlp(sizes, family_name) if num_dense else (),
         num_dense_layers=num_dense,
         num_experts=experts.count if experts else 0,
         experts_per_token=experts.per_token if experts else 0,
@@ -289,15 +290,6 @@ def _dense_mlp(family: Family, sizes: Sizes, *, gated: bool, bias: bool) -> tupl
     width = 2 * f if gated and len(ins) == 1 else f
     modules = [Linear(module, h, width, bias, "mlp") for module in ins]
     return (*modules, Linear(out, f, h, bias, "mlp"))
-
-
-def _dense_in_mixture(sizes: Sizes) -> tuple[Linear, ...]:
-    h, f = sizes.hidden, sizes.intermediate
-    return (
-        Linear("gate_proj", h, f, part="mlp"),
-        Linear("up_proj", h, f, part="mlp"),
-        Linear("down_proj", f, h, part="mlp"),
-    )
 
 
 def _architecture(text: Mapping[str, Any], family: Family) -> str:

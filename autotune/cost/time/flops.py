@@ -67,7 +67,7 @@ def products(model: Model, method: Method) -> tuple[Product, ...]:
 
 
 def _adapted(linear: Linear, method: Method) -> bool:
-    return method.is_lora and linear.name in method.targets
+    return method.is_lora and linear.adaptable and linear.name in method.targets
 
 
 def _ends_layer(linear: Linear, model: Model) -> bool:

@@ -208,7 +208,6 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
         ("LiquidAI/LFM2-1.2B", "convolutions"),
         ("deepseek-ai/DeepSeek-V3", "latent attention"),
         ("facebook/opt-350m", "norms after its layers"),
-        ("allenai/OLMoE-1B-7B-0924-Instruct", "experts beside norms"),
         ("swiss-ai/Apertus-8B-2509", "xIELU"),
         ("EleutherAI/gpt-j-6b", "GPT-J"),
     ],

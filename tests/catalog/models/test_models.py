@@ -362,11 +362,30 @@ def test_a_huge_or_unreadable_file_is_not_read(tmp_path: Path) -> None:
         find_model(str(tmp_path))  # a folder without config.json
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"first_k_dense_replace": 2}, "experts in none of its 2 layers"),
+        ({"first_k_dense_replace": None}, "has no first_k_dense_replace"),
+        ({"mlp_bias": True}, "biases in the MLPs of a mixture"),
+    ],
+)
+def test_a_mixture_that_cannot_be_described_says_why(changes: dict[str, Any], reason: str) -> None:
+    config = {
+        **LLAMA, "model_type": "glm4_moe", "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1, **changes,
+    }  # fmt: skip
+    with pytest.raises(InputError, match=reason):
+        model_from_config(config, "m", "test")
+
+
 KEYS = (
     *LLAMA, "architectures", "attention_chunk_size", "attn_config", "bias", "decoder_sparse_step",
-    "expansion_ratio", "head_dim", "hidden_act", "interleave_moe_layer_step", "is_encoder_decoder",
-    "kv_lora_rank", "layer_types", "llm_config", "mlp_only_layers", "moe_intermediate_size",
-    "moe_layers", "multi_query", "multi_query_group_num", "new_decoder_architecture", "num_experts",
+    "expansion_ratio", "first_k_dense_replace", "head_dim", "hidden_act",
+    "interleave_moe_layer_step", "is_encoder_decoder", "kv_lora_rank", "layer_types", "llm_config",
+    "mlp_only_layers", "moe_intermediate_size", "moe_layer_end_index", "moe_layer_interval",
+    "moe_layer_start_index", "moe_layers", "moe_num_shared_experts", "multi_query",
+    "multi_query_group_num", "n_shared_experts", "new_decoder_architecture", "num_experts",
     "num_experts_per_tok", "num_kv_heads", "num_ln_in_parallel_attn", "parallel_attn",
     "shared_expert_intermediate_size", "shared_intermediate_size", "sliding_window", "text_config",
     "tie_word_embeddings", "use_sliding_window", "word_embed_proj_dim",
@@ -386,6 +405,10 @@ def test_any_value_under_any_key_is_described_or_refused_and_never_crashes(famil
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
         "shared_expert_intermediate_size": 32,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "moe_num_shared_experts": 1,
+        "moe_layer_start_index": 1,
         "multi_query_attention": True,
         "multi_query_group_num": 2,
         "new_decoder_architecture": True,

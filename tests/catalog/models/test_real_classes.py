@@ -114,6 +114,11 @@ def test_every_native_family_of_the_catalogue_is_compared() -> None:
         ("Qwen/Qwen1.5-MoE-A2.7B", {"decoder_sparse_step": 2}),
         ("Qwen/Qwen3-30B-A3B", {"mlp_only_layers": [1], "num_hidden_layers": 4}),
         ("google/gemma-3-1b-pt", {"attention_bias": True}),
+        ("zai-org/GLM-4.5-Air", {"num_hidden_layers": 4, "first_k_dense_replace": 0}),
+        ("zai-org/GLM-4.5-Air", {"num_hidden_layers": 4, "first_k_dense_replace": 2}),
+        ("zai-org/GLM-4.5-Air", {"num_hidden_layers": 2, "use_qk_norm": True}),
+        ("baidu/ERNIE-4.5-21B-A3B-PT", {"moe_layer_interval": 3, "moe_layer_end_index": 20}),
+        ("baidu/ERNIE-4.5-21B-A3B-PT", {"num_hidden_layers": 3, "moe_num_shared_experts": 0}),
     ],
 )
 def test_switches_of_the_config_change_the_count_as_in_the_class(

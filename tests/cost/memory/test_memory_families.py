@@ -54,7 +54,10 @@ NO_TRACE = {
     "llama4_text": "layers of two kinds and chunked attention are not described",
 }
 EAGER_ONLY = {"gemma2", "gpt_oss", "bloom", "mpt"}  # transformers 5 has no sdpa for them
-FP32_EXPERTS = {"mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss"}  # not on meta
+FP32_EXPERTS = {  # not on meta
+    "mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss", "glm4_moe", "ernie4_5_moe",
+    "olmoe",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

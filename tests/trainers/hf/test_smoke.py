@@ -1,9 +1,10 @@
-"""The generated run.sh trains for real: a tiny random Llama, ten steps on the CPU."""
+"""The generated run.sh trains for real: a tiny random model, ten steps on the CPU."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,8 @@ import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
 
 from autotune.app.runs.export import export, write_export
+from autotune.catalog.models.models import find_model, load_models
+from autotune.cost.parameters import lora_parameters, resolve_targets
 from autotune.domain.outcome import DiskUse
 from autotune.evidence.log.read import read_log
 
@@ -114,3 +117,46 @@ def test_a_changed_batch_is_refused_by_the_script(model_and_data: Path, tmp_path
     done = run(model_and_data, tmp_path, sys.executable, str(tmp_path / "train.py"))
     assert done.returncode != 0
     assert "make batches of 16, not 8" in done.stderr
+
+
+TINY: dict[str, Any] = {
+    "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "vocab_size": 9,
+    "n_routed_experts": 4, "moe_num_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_k": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
+}  # fmt: skip
+NAMES = ("zai-org/GLM-4.5-Air", "baidu/ERNIE-4.5-21B-A3B-PT", "allenai/OLMoE-1B-7B-0924")
+
+
+def tiny(name: str, beside: Path, folder: Path) -> Path:
+    """A folder like `beside`, with a model of the named one's class and arrangement, only small."""
+    transformers = pytest.importorskip("transformers")
+    shutil.copytree(beside, folder)
+    shape = json.loads(load_models()[name].hf_config)
+    words = len(json.loads((beside / "model/tokenizer.json").read_text())["model"]["vocab"])
+    own = {key: value for key, value in TINY.items() if key in shape or key.endswith("token_id")}
+    kind = shape.pop("model_type")
+    read = transformers.CONFIG_MAPPING[kind](**{**shape, **own, "vocab_size": words})
+    transformers.AutoModelForCausalLM.from_config(read).save_pretrained(folder / "model")
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_run_sh_trains_the_adapters_that_are_counted(
+    name: str, model_and_data: Path, tmp_path: Path
+) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    folder = tiny(name, model_and_data, tmp_path / "own")
+    model = find_model(str(folder / "model"))
+    assert model.num_dense_layers == (0 if model.family == "olmoe" else 1)
+    method = replace(LORA, base="32bit", dropout=0.0, targets=resolve_targets(model, "all-linear"))
+    chosen = config(precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full")
+    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
+    write_export(
+        export("hf", job(method, model=model), small, chosen, DiskUse(2, 1e5)), tmp_path / "run"
+    )
+    done = run(folder, tmp_path / "run")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert state(tmp_path / "run/output", 10)["global_step"] == 10
+    saved = safetensors.load_file(tmp_path / "run/output/final/adapter_model.safetensors")
+    assert sum(each.numel() for each in saved.values()) == lora_parameters(model, 8, "all-linear")
