@@ -151,6 +151,7 @@ _HELP = (
     ("compute precision", "the column precision: bf16, fp16, tf32 or fp32"),
     ("8-bit or 4-bit float", "a run in 16 bits"),
     ("quantisation other", "a base in nf4, int8 or 4-bit GPTQ"),
+    ("experts quantised", "a run whose experts stay in 16 bits, as bitsandbytes leaves them"),
     ("full fine-tuning of quant", "the method: adapters train beside quantised weights"),
     ("LoRA rank", "the column lora_r"),
     ("LoRA targets", "the column target_modules with names of the model's linears"),

@@ -47,6 +47,7 @@ ASSUMED_ADAPTERS = "LoRA on the query and value projections"
 
 
 QUANTISATION = "quantisation other than nf4, int8 and 4-bit GPTQ"
+FUSED_EXPERTS = "experts quantised inside the parameter that holds them all"
 NARROW = "8-bit or 4-bit float compute"
 PRECISION_NOT_STATED = "compute precision not stated"
 QUANTISED_FULL = "full fine-tuning of quantised weights"
@@ -68,6 +69,8 @@ def base_of(row: Row, trainer: str) -> Base:
         if row.words["task"] == "qlora":
             return "nf4"
         return "32bit" if _wide_weights(row, trainer) else "16bit"
+    if "experts" in quant:
+        raise Refused(FUSED_EXPERTS)
     if "8" in quant and any(word in quant for word in ("gptq", "awq", "hqq")):
         raise Refused(QUANTISATION)
     if quant.startswith(_FOUR_BITS) or re.search(r"\bnf4\b", quant):
