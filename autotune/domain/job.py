@@ -183,7 +183,7 @@ class Beside:
     """A config of accelerate or DeepSpeed that was read beside a trainer's file."""
 
     path: str
-    syntax: str  # yaml or json
+    syntax: str  # yaml, json or toml
     text: str
 
 

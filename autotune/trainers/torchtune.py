@@ -66,8 +66,8 @@ class Torchtune(Trainer):
         _read_optimizer(keys, parsed)
         if keys.switch(_OFFLOADING):
             parsed.knobs["offload"] = "activations"
-        if (keys.word("loss._component_") or "").endswith(".CrossEntropyLoss"):  # torch's own
-            parsed.loss = "upcast"
+        _read_loss(keys, parsed)
+        _read_evaluation(keys, parsed)
         length = keys.whole("tokenizer.max_seq_len", low=1)
         of_rows = keys.whole(
             "dataset.max_seq_len", low=1
@@ -151,6 +151,32 @@ def _read_optimizer(keys: Keys, parsed: Parsed) -> None:
         parsed.kept.add("gradient_accumulation_steps")  # the recipe refuses any but one
         why = "one gradient at a time is counted; how fast its many small steps are is not measured"
         parsed.uncounted.append(Uncounted("optimizer_in_bwd", "true", why, 0.10, 0.15))
+
+
+# A loss of somebody's own may score the logits several times: an assumption.
+_OWN_LOSS, _LOSS_SD = (
+    "no loss of torchtune's: its work and memory are not in the price",
+    (0.15, 0.2),
+)
+
+
+def _read_loss(keys: Keys, parsed: Parsed) -> None:
+    component = keys.word("loss._component_") or ""
+    if component.endswith(".CrossEntropyLoss"):  # torch's own
+        parsed.loss = "upcast"
+    if component and not component.startswith(("torchtune.", "torch.")):
+        parsed.uncounted.append(Uncounted("loss._component_", component, _OWN_LOSS, *_LOSS_SD))
+
+
+def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
+    """The whole of `dataset_val`, every so many optimizer steps; nothing without that interval.
+
+    Source: torchtune 0.7 recipes/lora_finetune_distributed.py, `validate`.
+    """
+    every, batch = keys.whole("run_val_every_n_steps", low=1), keys.whole("batch_size_val", low=1)
+    if every is not None and keys.at("dataset_val") is not None:
+        micro = int(parsed.knobs["micro_batch_size"])
+        parsed.part("evaluation", every_steps=every, batch_size=batch or micro)
 
 
 # A builder of somebody's own may make any model of the checkpoint: an assumption, and wide.

@@ -155,7 +155,7 @@ def settings_beside(
     It is named by flag, or by the script, where just one such file is found.
 
     Args:
-        named: YAML and JSON files that stand in the script.
+        named: YAML, JSON and TOML files that stand in the script.
         path: of the script.
         overrides: whose `beside` may name it.
     """
@@ -170,7 +170,8 @@ def settings_beside(
     if len(own) != 1:
         return None, None, overrides
     left = tuple(each for each in overrides.beside if Path(each) != own[0])
-    syntax = "json" if own[0].suffix.casefold() == ".json" else "yaml"
+    suffix = own[0].suffix.casefold().lstrip(".")
+    syntax = suffix if suffix in {"json", "toml"} else "yaml"
     loaded = Beside(str(own[0]), syntax, read_text(own[0]))
     return loaded, stated[own[0]], replace(overrides, beside=left)
 

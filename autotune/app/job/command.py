@@ -92,11 +92,11 @@ def command_document(
     )
 
     name = called or (str(path) if path else COMMAND)
-    launch = 0
-    if path and overrides.launch:
-        launch = chosen_launch(launches(command, name), overrides.launch)
+    wanted = overrides.launch if path else ""
+    launch = chosen_launch(launches(command, name), wanted) if wanted else 0
     parsed = parse_shell(command, name, launch) if path else parse_command(command)
     _refuse_shell(parsed, name, path)
+    refuse_other(parsed.program, parsed.values, name, surely=True)
     refuse_filled(parsed, command, name, path)
     aim = aim_of("", {}, parsed.program, folders=path.absolute().parts if path else ())
     if aim.said and parsed.config is None:
@@ -335,7 +335,7 @@ def python_document(
         aim = settled(aim, name, overrides.priced_as, script.values)
     lost = set(script.computed)
     answer(script, overrides)
-    refuse_computed(script, name, overrides, loads=loads)
+    refuse_computed(script, name, overrides, loads=loads and loaded is None)
     made = TRAINERS[script.trainer].read(_as_called(script), Path(name).name)
     take_aim(made, aim)
     told = "model" in script.calls or "model_init_kwargs" in lost

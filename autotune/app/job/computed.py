@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.domain.config import KNOBS, SPLIT
@@ -85,6 +86,15 @@ _BY_FLAG = {
 }  # fmt: skip
 
 
+BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
+_OF_ADAPTERS = re.compile(r"lora|peft|modules_to_save|layers_to_transform|_pattern", re.IGNORECASE)
+
+
+def of_adapters(key: str) -> bool:
+    """Whether an argument speaks of adapters, or of the few bits below them."""
+    return bool(_OF_ADAPTERS.search(key)) or key in BITS
+
+
 def answered(flags: Mapping[str, Any], name: str, overrides: Overrides) -> dict[str, Any]:
     """Flags that a shell decides where the command is started, with what the user states for them.
 
@@ -127,6 +137,11 @@ def answer(script: Script, overrides: Overrides) -> None:
     A value that is no number is left to the check of `--set`, which says what must hold.
     """
     said: dict[str, Any] = {**overrides.stated, **overrides.set_values}
+    if said.get("method.kind") == "full":  # what it does of adapters it does another way
+        script.computed = [key for key in script.computed if not of_adapters(key)]
+        script.values = {k: v for k, v in script.values.items() if not of_adapters(k)}
+        script.defaulted = {k: v for k, v in script.defaulted.items() if not of_adapters(k)}
+        script.by_default = [key for key in script.by_default if not of_adapters(key)]
     computed = set(script.computed)
     told = {key for key in computed & set(_NEEDED) if set(_NEEDED[key].keys) & set(said)}
     told |= {key for key in computed & set(_MORE) if _MORE[key] in said}
@@ -209,6 +224,8 @@ def refuse_computed(script: Script, name: str, overrides: Overrides, *, loads: b
     asked = _missing(tuple(key for key in needed if key != _ANYTHING), said)
     hint = f"state it, such as --set {' --set '.join(asked)}"
     hint += "; or write a number there, or give the launch command with --from-args"
+    if lost == ["lora_r"]:
+        hint = f"state it, such as --set {asked[0]}; or --method full, where it puts none on"
     if loads and not overrides.beside:
         hint = f"--beside FILE names the settings that it loads; or {hint.partition(';')[0]}"
     raise InputError(msg, hint)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import select
+import tomllib
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,14 +119,15 @@ def _looked_for(path: Path, sample: str) -> str:
 
 
 def read_document(path: Path, sample: str = SAMPLE) -> Document:
-    """A YAML or JSON file whose top level is a mapping with text keys. sample: see read_text."""
-    return document_of(read_text(path, sample), str(path), json=path.suffix.casefold() == ".json")
+    """A YAML, JSON or TOML file whose top level is a mapping with text keys."""
+    text, suffix = read_text(path, sample), path.suffix.casefold()
+    return document_of(text, str(path), json=suffix == ".json", toml=suffix == ".toml")
 
 
-def document_of(text: str, name: str, *, json: bool) -> Document:
-    """YAML or JSON text whose top level is a mapping with text keys."""
-    if json:
-        values, lines = _from_json(text, name), dict[KeyPath, int]()
+def document_of(text: str, name: str, *, json: bool, toml: bool = False) -> Document:
+    """YAML, JSON or TOML text whose top level is a mapping with text keys."""
+    if json or toml:
+        values, lines = (_from_toml if toml else _from_json)(text, name), dict[KeyPath, int]()
     else:
         values, lines = _from_yaml(text, name)
     if not isinstance(values, dict):
@@ -136,6 +138,14 @@ def document_of(text: str, name: str, *, json: bool) -> Document:
         msg = f"{name}: the key {shown(odd)} is not text"
         raise InputError(msg, "quote it, or remove it")
     return Document(values, name, lines)
+
+
+def _from_toml(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        msg = f"{name}: not valid TOML: {error}"
+        raise InputError(msg) from None
 
 
 def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file holds

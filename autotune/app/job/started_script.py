@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import modules_of, near_file
-from autotune.app.job.computed import DECIDES, answer, refuse_computed, stand_in
+from autotune.app.job.computed import BITS, DECIDES, answer, of_adapters, refuse_computed, stand_in
 from autotune.app.job.file import read_text
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -50,7 +50,6 @@ _SEVERAL_SD = (0.70, 0.0)
 _UNSET = re.compile(r".*\$\{?\w.*\.(py|ya?ml|json)")  # a file that a variable names
 _NAMED = re.compile(r"[\w./][\w./-]*\.(?:ya?ml|json)\b")  # files that a script names
 _MODEL = re.compile(r"model\w*(path|name)|^model$")
-_BITS = ("load_in_4bit", "load_in_8bit", "quantization_bit")
 # Options that a loop of its own is told, beside the Trainer's.
 _OF_LOOPS = {
     "lora_r", "lora_alpha", "lora_dropout", "load_in_4bit", "load_in_8bit",
@@ -70,7 +69,7 @@ _SAME = (
     {"lora_r", "lora_rank", "r", *OWN_FLAGS["lora_r"]},
     {"lora_alpha", *OWN_FLAGS["lora_alpha"]},
     {"lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"]},
-    {*_BITS, *(flag for name in _BITS for flag in OWN_FLAGS[name])},
+    {*BITS, *(flag for name in BITS for flag in OWN_FLAGS[name])},
     {"per_device_train_batch_size", *OWN_BATCH["micro_batch_size"]},
     {"gradient_accumulation_steps", *OWN_BATCH["gradient_accumulation_steps"]},
 )
@@ -78,7 +77,6 @@ _SAID_BY_FLAG = {
     "dtype": ("bf16", "fp16", "torch_dtype"),
     "attn_implementation": ("flash_attn", *OWN_FLAGS["attention"]),
 }
-_OF_ADAPTERS = re.compile(r"lora|peft|modules_to_save|layers_to_transform|_pattern", re.IGNORECASE)
 # Arguments that say a knob, beside the words of `WORDS`.
 _SAID_BY = {
     "compile": ("torch_compile",), "precision": ("bf16", "fp16"),
@@ -235,8 +233,8 @@ def _own_loop(made: Started, text: str, flags: dict[str, Any]) -> list[Uncounted
 
 def _set_anew(text: str, name: str, flags: dict[str, Any]) -> list[Uncounted]:
     """What it sets on the arguments after it has read the flags, where these say otherwise."""
+    from autotune.trainers.syntax.python_arguments import set_anew
     from autotune.trainers.syntax.python_settings import tree_of
-    from autotune.trainers.syntax.python_unseen import set_anew
     from autotune.trainers.syntax.python_values import Values
 
     tree = tree_of(text, name)
@@ -282,7 +280,7 @@ def joined(flags: dict[str, Any], script: Started, overrides: Overrides) -> dict
         left = {key: value for key, value in left.items() if key not in {"dtype", "torch_dtype"}}
     if "full" in {str(flags.get(name)).casefold() for name in OWN_FLAGS["method"]}:
         # What the script does of an adapter it does where the flag says another way.
-        more = {k: v for k, v in more.items() if not _OF_ADAPTERS.search(k) and k not in _BITS}
+        more = {k: v for k, v in more.items() if not of_adapters(k)}
     for names in _SAME:
         stated, own = names & set(left), names & set(more)
         if stated and own and script.trainer:
@@ -316,9 +314,7 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides:
         listed = ", ".join(f"{key} {shown(value)}" for key, value in more.items())
         made.note(script.name, listed[:300], "what the script that is started says itself")
     full = made.values.get("method", {}).get("kind") == "full"
-    made.uncounted += [
-        each for each in script.uncounted if not (full and _OF_ADAPTERS.search(each.key))
-    ]
+    made.uncounted += [each for each in script.uncounted if not (full and of_adapters(each.key))]
 
 
 def left_open(parsed: Command) -> list[Uncounted]:

@@ -171,7 +171,8 @@ def _values_of(origin: Origin, name: str) -> dict[str, Any]:
 
 def values_beside(beside: Beside) -> dict[str, Any]:
     """What the recorded text of a config beside the file says."""
-    return document_of(beside.text, beside.path, json=beside.syntax == "json").values
+    json, toml = (beside.syntax == each for each in ("json", "toml"))
+    return document_of(beside.text, beside.path, json=json, toml=toml).values
 
 
 def refuse_own(path: Path) -> None:

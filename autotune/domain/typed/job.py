@@ -268,7 +268,7 @@ class BesideSection(Section):
     """A config of accelerate or DeepSpeed beside that file."""
 
     path: Annotated[str, Field(max_length=4096)]
-    syntax: Literal["yaml", "json"]
+    syntax: Literal["yaml", "json", "toml"]
     text: Annotated[str, Field(max_length=5_000_000)]
 
 

@@ -2,7 +2,7 @@
 
 Each has words of its own for what a job in one line states; these are handed back as that line.
 Source: verl 0.6 trainer/config/sft_trainer.yaml; openrlhf 0.9 cli/train_sft.py and train_dpo.py;
-alpaca-lora finetune.py, whose base is held in 8 bits.
+ms-swift 4.6 megatron/arguments; alpaca-lora finetune.py, whose base is held in 8 bits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from autotune.domain.config import YES
 from autotune.domain.errors import InputError
 from autotune.trainers.parsed import at_key
 from autotune.trainers.scope import aim_of
+from autotune.trainers.swift import TUNER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,18 +50,28 @@ _OPEN: Final[_Words] = (
     ("--global-batch", ("train_batch_size",)), ("--epochs", ("max_epochs",)),
     ("--set micro_batch_size", ("micro_train_batch_size",)),
 )  # fmt: skip
+_MEGATRON: Final[_Words] = (
+    ("--model", ("model",)), ("--max-length", ("max_length",)),
+    ("--global-batch", ("global_batch_size",)), ("--epochs", ("max_epochs", "num_train_epochs")),
+    ("--set micro_batch_size", ("micro_batch_size",)),
+)  # fmt: skip
 _ALPACA: Final[_Words] = (
     ("--model", ("base_model",)), ("--max-length", ("cutoff_len",)),
     ("--global-batch", ("batch_size",)), ("--epochs", ("num_epochs",)),
     ("--set micro_batch_size", ("micro_batch_size",)),
 )  # fmt: skip
+_ANY = r".*"  # whatever starts it
 _PROGRAMS: Final = (
     Program("verl", r"(?i).*\bverl\b.*", frozenset(), _VERL, "model.lora_rank",
             "model.enable_gradient_checkpointing", by_default=True),
-    Program("verl", r".*", frozenset({"model.partial_pretrain", "data.train_batch_size"}), _VERL,
+    Program("verl", _ANY, frozenset({"model.partial_pretrain", "data.train_batch_size"}), _VERL,
             "model.lora_rank", "model.enable_gradient_checkpointing", by_default=True),
     Program("OpenRLHF", r"(?i).*openrlhf.*", frozenset(), _OPEN, "lora_rank",
             "gradient_checkpointing", by_default=False),
+    Program("OpenRLHF", _ANY, frozenset({"pretrain", "micro_train_batch_size"}), _OPEN, "lora_rank",
+            "gradient_checkpointing", by_default=False),
+    Program("Megatron-SWIFT", r"(.*/)?megatron", frozenset(), _MEGATRON, "lora_rank",
+            "recompute_granularity", by_default=False),
     Program("alpaca-lora", r"(.*/)?finetune\w*\.py",
             frozenset({"base_model", "micro_batch_size", "batch_size"}), _ALPACA, "lora_r",
             "use_gradient_checkpointing", by_default=True, adapts=True,
@@ -68,16 +79,20 @@ _PROGRAMS: Final = (
 )  # fmt: skip
 
 
-def refuse_other(program: Sequence[str], flags: Mapping[str, Any], name: str) -> None:
+def refuse_other(
+    program: Sequence[str], flags: Mapping[str, Any], name: str, *, surely: bool = False
+) -> None:
     """Raise InputError where a command starts one of those, with the job that its flags state.
 
     Args:
         program: words of the command in front of its flags.
         flags: of the command.
         name: what the error calls it.
+        surely: only one that nobody's own script is taken for: its flags alone say it.
     """
     for each in _PROGRAMS:
-        if each.own <= set(flags) and any(re.fullmatch(each.starts, word) for word in program):
+        starts = any(re.fullmatch(each.starts, word) for word in program)
+        if each.own <= set(flags) and starts and (each.starts == _ANY or not surely):
             msg = f"{name} is a command of {each.title}, whose words are not read"
             line = _in_one_line(each, flags, aim_of("", {}, program).objective)
             raise InputError(msg, f"what it says, as a job in one line: {line}")
@@ -90,7 +105,8 @@ def _in_one_line(program: Program, flags: Mapping[str, Any], objective: str) -> 
         for option, words in program.words
     ]
     rank = _stated(flags, program.rank)
-    adapted = str(rank) not in {"0", "None"} or program.adapts
+    told = {str(_stated(flags, word)).casefold() for word in TUNER}
+    adapted = str(rank) not in {"0", "None"} or program.adapts or "lora" in told
     four = str(_stated(flags, "load_in_4bit")).casefold() == "true"
     method = ("qlora" if four else "lora") if adapted else "full"
     line = f"autotune estimate --method {method}{program.more}"
@@ -100,7 +116,7 @@ def _in_one_line(program: Program, flags: Mapping[str, Any], objective: str) -> 
     if adapted and rank is not None:
         line += f" --set method.rank={rank}"
     kept = _stated(flags, program.recomputes)
-    recomputes = program.by_default if kept is None else str(kept).casefold() in YES
+    recomputes = program.by_default if kept is None else str(kept).casefold() in {*YES, "full"}
     line += f" --set activation_checkpointing={'full' if recomputes else 'none'}"
     line += f" --objective {objective}" if objective not in {"", "sft"} else ""
     return f"{line} --rows N --gpu NAME"

@@ -74,9 +74,20 @@ def processes_of(command: Command) -> int | None:
     visible = visible_devices(command)
     every = {"deepspeed", *(trainer.process_per_device for trainer in TRAINERS.values())} - {""}
     starts_all = any(word.rpartition("/")[2] in every for word in command.program)
+    starts_all = starts_all or _accelerates_all(command)
     if starts_all and visible is None and nodes_of(command) == 1:  # what sbatch asks for is visible
         return slurm_devices(command)
     return visible if starts_all or "multi_gpu" in command.launcher else None
+
+
+def _accelerates_all(command: Command) -> bool:
+    """Whether it is `accelerate launch` without a config: a process for each device that it sees.
+
+    Not counted: a default config that somebody has in their home.
+    Source: accelerate 1.15 commands/launch.py, _validate_launch_command.
+    """
+    words = {word.rpartition("/")[2] for word in command.program}
+    return {"accelerate", "launch"} <= words and not {"config_file", "cpu"} & set(command.launcher)
 
 
 def visible_devices(command: Command) -> int | None:

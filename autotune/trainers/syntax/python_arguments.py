@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
-from autotune.trainers.syntax.python_loop import own_loop
+from autotune.trainers.syntax.python_loop import is_training, own_loop
 from autotune.trainers.syntax.python_settings import assigned, tree_of
-from autotune.trainers.syntax.python_unseen import is_training
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -195,6 +194,7 @@ _CALLS = {
 _MODELS = re.compile(r"(AutoModel|Fast(Language|Vision)?Model).*|\w+(ForCausalLM|LMHeadModel)")
 # What a call says where it is the arguments of a training, whoever wrote its class.
 _SIZED = {"per_device_train_batch_size", "num_train_epochs", "max_steps", None}
+_OTHERS_MODEL = re.compile(r"(ref(erence)?|teacher|reward|judge)(_|$)", re.IGNORECASE)
 _OF_MODEL: Final = {"from_pretrained", "LoraConfig", "BitsAndBytesConfig", "get_peft_model"}
 
 
@@ -219,12 +219,26 @@ def calls_of(tree: ast.Module, nodes: list[ast.AST]) -> tuple[list[Call], bool]:
         for each in ast.walk(node)
     }  # fmt: skip
     calls = [c for c in calls if c.name not in ARGUMENTS or c.node not in inside or is_sized(c)]
+    calls = _without_others(calls, nodes)
     here = set(ast.walk(tree))  # what its modules make comes first
     calls.sort(key=lambda c: (c.node in here, c.node.lineno, c.node.col_offset))
     begins = next((n for n, call in enumerate(calls) if call.name in ARGUMENTS), len(calls))
     before = [call.node for call in calls[:begins] if call.name == "BitsAndBytesConfig"]
     several = several_bits(before)  # what is loaded behind the training is tried out
     return [c for c in calls if not several or c.name != "BitsAndBytesConfig"], several
+
+
+def _without_others(calls: list[Call], nodes: list[ast.AST]) -> list[Call]:
+    """Without loads of a model that is called after another use than being trained.
+
+    A script that loads no other trains that one.
+    """
+    others = {
+        each for node in nodes if _OTHERS_MODEL.match(str(getattr(assigned(node)[0], "id", "")))
+        for each in ast.walk(node)
+    }  # fmt: skip
+    kept = [call for call in calls if call.name != "from_pretrained" or call.node not in others]
+    return kept if any(call.name == "from_pretrained" for call in kept) else calls
 
 
 def made_beside(tree: ast.Module, modules: list[ast.Module], stated: Values) -> list[ast.AST]:
@@ -303,3 +317,24 @@ def _loads_adapters(call: Call) -> bool:
     """`AutoPeftModelForCausalLM.from_pretrained(...)`: what was trained, loaded again."""
     function = call.node.func
     return isinstance(function, ast.Attribute) and "Peft" in ast.unparse(function.value)
+
+
+# What is set on the arguments after flags were read, and decides a run.
+_SET = re.compile(
+    r"per_device_train_batch_size|gradient_accumulation_steps|num_train_epochs|max_steps|max_length"
+    r"|max_seq_length|model_max_length|max_seq_len|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
+)
+
+
+def set_anew(tree: ast.Module, stated: Values) -> dict[str, Any]:
+    """What is set on arguments that were made of flags; None: something computed."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        target, value = assigned(node)
+        if not isinstance(target, ast.Attribute) or value is None:
+            continue
+        owner = str(getattr(target.value, "id", ""))
+        if re.search("args|config", owner) and _SET.fullmatch(target.attr):
+            known, said = stated.literal(value)
+            found[target.attr] = said if known else None
+    return found

@@ -1,4 +1,4 @@
-"""A training loop of a script's own: whether there is one, and what its loss makes of the logits.
+"""A training loop of a script's own, what its loss makes of the logits; a training begun again.
 
 Nothing is executed: calls and attributes are looked at as they stand.
 """
@@ -114,3 +114,69 @@ def _narrows(node: ast.AST, stated: Values) -> bool:
     elif called not in {"from_pretrained", "from_config"}:
         return False
     return any(_dtype(each, stated) in _NARROW for each in told)
+
+
+_DEEPEST = 4  # functions that call each other
+
+
+def repeats(tree: ast.Module) -> int:
+    """The line of a training that the script begins several times; 0 where it begins one once."""
+    around = _around(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and is_training(node) and _several(node, around, tree, 0):
+            return node.lineno
+    return 0
+
+
+def is_training(node: ast.Call) -> bool:
+    """Whether it is `trainer.train()`."""
+    function = node.func
+    if not isinstance(function, ast.Attribute) or function.attr != "train":
+        return False
+    owner = function.value
+    name = getattr(owner, "id", getattr(owner, "attr", ""))
+    made = str(
+        getattr(
+            getattr(owner, "func", None), "attr", getattr(getattr(owner, "func", None), "id", "")
+        )
+    )
+    return bool(re.search("trainer", f"{name}{made}", re.IGNORECASE))
+
+
+def _around(tree: ast.Module) -> dict[ast.AST, ast.AST]:
+    return {inner: node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)}
+
+
+def _several(
+    node: ast.AST, around: dict[ast.AST, ast.AST], tree: ast.Module, depth: int
+) -> bool:  # fmt: skip
+    """Whether a loop is around it, or its function is called several times or in a loop."""
+    inside: ast.AST | None = node
+    while inside is not None and not isinstance(inside, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(inside, ast.For) and len(getattr(inside.iter, "elts", [0, 0])) > 1:
+            return True
+        inside = around.get(inside)
+    if inside is None or depth > _DEEPEST:
+        return False
+    name = inside.name
+    starts = [
+        each for each in ast.walk(tree)
+        if isinstance(each, ast.Call) and name in (getattr(each.func, "id", ""), _of_self(each))
+    ]  # fmt: skip
+    apart = {_branch(each, around) for each in starts}
+    if len(starts) > 1 and len(apart) < len(starts):
+        return True
+    return any(_several(each, around, tree, depth + 1) for each in starts)
+
+
+def _branch(node: ast.AST, around: dict[ast.AST, ast.AST]) -> tuple[ast.AST | None, bool]:
+    """The nearest condition or function around a call, and which way: of two one runs."""
+    child, inside = node, around.get(node)
+    while inside is not None and not isinstance(inside, ast.If | ast.FunctionDef | ast.Try):
+        child, inside = inside, around.get(inside)
+    return inside, child in getattr(inside, "orelse", [])
+
+
+def _of_self(node: ast.Call) -> str:
+    owned = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "self"
+    return str(getattr(node.func, "attr", "")) if owned else ""

@@ -319,17 +319,26 @@ def constants(
         if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
             changed.add(root(node))
     every: dict[str, list[ast.expr]] = {}
-    for node in nodes:
-        target, value = assigned(node)
-        if not isinstance(target, ast.Name) or value is None or _is_split(target.id, value):
-            continue
-        every.setdefault(target.id, []).append(value)
+    for target, value in (each for node in nodes for each in _bindings(node)):
+        if isinstance(target, ast.Name) and not _is_split(target.id, value):
+            every.setdefault(target.id, []).append(value)
     found = {
         name: values[0]
         for name, values in every.items()
         if len(values) == bound[name] and len({ast.dump(value) for value in values}) == 1
     }
     return {name: value for name, value in found.items() if name not in taken | changed}
+
+
+def _bindings(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """The target of an assignment and its value; each of several: `a, b = 1, 2`."""
+    target, value = assigned(node)
+    if target is None or value is None:
+        return []
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        same = len(target.elts) == len(value.elts)
+        return list(zip(target.elts, value.elts, strict=True)) if same else []
+    return [(target, value)]
 
 
 def only_filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> bool:

@@ -24,18 +24,28 @@ WRAPS = re.compile(r"(\w+\.)*(\w*(Config|Namespace|Dict|Settings|Box)|create|Mun
 # What puts words of the command over what was loaded.
 _OVERRIDES = re.compile(r"(\w+\.)?_?\w*(overrid|merge|apply|update|with)\w*")
 _OF_NOTEBOOKS = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
-_LOADED = {"cfg", "config", "conf", "configs", "settings", "hparams", "params", "yaml_config"}
+_LOADED = {
+    "cfg",
+    "cfgs",
+    "config",
+    "conf",
+    "configs",
+    "settings",
+    "hparams",
+    "params",
+    "yaml_config",
+}
 
 
 def settings_files(tree: ast.Module) -> tuple[list[str], bool]:
-    """Names of YAML and JSON files that stand in a script, and whether it loads such a file."""
+    """Names of files of settings that stand in a script, and whether it loads such a file."""
     nodes = list(ast.walk(tree))
     calls = (ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call))
     if not any(LOADS.fullmatch(call) for call in calls):
         return [], False
     words = (node.value for node in nodes if isinstance(node, ast.Constant))
     named = (word for word in words if isinstance(word, str))
-    found = (word for word in named if re.fullmatch(r"[\w./-]+\.(ya?ml|json)", word))
+    found = (word for word in named if re.fullmatch(r"[\w./-]+\.(ya?ml|json|toml)", word))
     return list(dict.fromkeys(found)), True
 
 
@@ -73,15 +83,42 @@ def typed_as(value: Any) -> Any:  # noqa: ANN401 - any flag's value
 
 
 def loaded_names(nodes: list[ast.AST]) -> set[str]:
-    """Names of the settings that were loaded: bound to that alone, or only handed on."""
-    other = set()
+    """Names of the settings that were loaded: bound to that alone, or only handed on.
+
+    Where the other way is a class of settings as it is, the file that is at hand was loaded.
+    """
+    loading, plain, other = set[str](), set[str](), set[str]()
     for node in nodes:
         target, value = assigned(node)
         name = getattr(target, "id", getattr(target, "attr", ""))
-        loads = isinstance(value, ast.Call) and _loads(value)
-        if name in _LOADED and value is not None and not loads and not _is_handed_on(value):
+        if name not in _LOADED or value is None:
+            continue
+        if _is_loaded(value):
+            loading.add(name)
+        elif isinstance(value, ast.Call) and _as_it_is(value):
+            plain.add(name)
+        else:
             other.add(name)
-    return _LOADED - other
+    return _LOADED - other - (plain - loading)
+
+
+def _is_loaded(value: ast.expr) -> bool:
+    """What was loaded, or nothing: `yaml.safe_load(f) or {}`, `load(path) if path else None`."""
+    if isinstance(value, ast.BoolOp):
+        return _is_loaded(value.values[0]) and all(map(_is_nothing, value.values[1:]))
+    if isinstance(value, ast.IfExp):
+        ways = [value.body, value.orelse]
+        return any(map(_is_loaded, ways)) and all(_is_loaded(w) or _is_nothing(w) for w in ways)
+    return _is_handed_on(value) or (isinstance(value, ast.Call) and _loads(value))
+
+
+def _as_it_is(call: ast.Call) -> bool:
+    """A class of settings without a word: `TrainConfig()`."""
+    return not call.args and not call.keywords and bool(WRAPS.fullmatch(ast.unparse(call.func)))
+
+
+def _is_nothing(value: ast.expr) -> bool:
+    return ast.unparse(value) in {"{}", "None", "dict()"}
 
 
 def _loads(call: ast.Call) -> bool:

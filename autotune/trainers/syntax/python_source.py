@@ -158,7 +158,7 @@ def parse_script(
     if needs_logits(made.unread):
         made.values.setdefault("compute_metrics", True)
     _add_beside(made, tree, nodes, stated, set(settings or {}))
-    made.unseen += _unseen(made, tree, nodes, stated)
+    made.unseen += _unseen(made, tree, nodes, stated, tuple(modules))
     made.flags_read = stated.flags_read | {f for f in stated.flags_tested if _HOLDS.search(f)}
     counted = made.keywords.get("gradient_accumulation_steps")
     made.total = counted is not None and getattr(counted.value, "id", "") in stated.split
@@ -272,8 +272,9 @@ def _keeps(nodes: list[ast.AST], stated: Values, most: object) -> str:
 
 
 def _unseen(
-    made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values
-) -> list[Uncounted]:
+    made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values,
+    modules: tuple[ast.Module, ...],
+) -> list[Uncounted]:  # fmt: skip
     """What it does that nothing here evaluates."""
     names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
     starts = bool(names & _STARTS) or any(name.endswith("Trainer") for name in names)
@@ -282,7 +283,7 @@ def _unseen(
     return unseen(tree, nodes, made.unread, stated, of=Seen(
         full=not adapted, packed=made.values.get("packing") is True, once=not made.again,
         elsewhere=made.trainer in {"hf", "trl"} and "model" not in made.calls and not held,
-        trains=starts or "arguments" not in made.calls,
+        trains=starts or "arguments" not in made.calls, modules=modules,
     ))  # fmt: skip
 
 

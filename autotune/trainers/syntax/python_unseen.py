@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.syntax.python_beside import replaces, trains_more
+from autotune.trainers.syntax.python_loop import repeats
 from autotune.trainers.syntax.python_settings import assigned
 from autotune.trainers.unread import decides, kind_of, words_of
 
@@ -58,18 +59,13 @@ _DEVICES = re.compile(
 _KEEPS_LOGITS = {"Trainer", "SFTTrainer"}
 _WORKERS = {"ScalingConfig": "num_workers"}  # Ray Train's: as many processes
 _OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
-# What is set on the arguments after flags were read, and decides a run.
-_SET = re.compile(
-    r"per_device_train_batch_size|gradient_accumulation_steps|num_train_epochs|max_steps|max_length"
-    r"|max_seq_length|model_max_length|max_seq_len|gradient_checkpointing|optim|bf16|fp16|packing|save_steps|group_by_length"
-)
 _REFERENCES = {"ref_model", "reference_model"}
 _REFERRING = re.compile(r"\w*(DPO|KTO|IPO)\w*Trainer")
-_DEEPEST = 4  # functions that call each other
 _NOT_READ = "an argument that is not read: the run is priced without it"
 # How far each may lie: assumptions, on the wide side.
 _NOT_READ_SD, _OWN_STEP_SD, _FROZEN_SD = (0.20, 0.25), (0.20, 0.20), (0.25, 0.30)
 _REFERENCE_SD, _ADAPTER_SD, _MORE_SD = (0.05, 0.30), (0.20, 0.20), (0.10, 0.25)
+_GENERATES_SD, _WHOLE_SD = (0.30, 0.05), (0.10, 0.30)
 _JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
     (0.40, 0.20),
     (0.40, 0.30),
@@ -82,6 +78,7 @@ class Seen(NamedTuple):
     """What is known of the script: trains without an adapter, packs rows, begins one training.
 
     elsewhere: no call of it loads the model. trains: it starts a training, wherever that is.
+    modules: of the script's own.
     """
 
     full: bool
@@ -89,6 +86,7 @@ class Seen(NamedTuple):
     once: bool
     elsewhere: bool
     trains: bool
+    modules: tuple[ast.Module, ...] = ()
 
 
 def unseen(
@@ -104,7 +102,7 @@ def unseen(
         stated: what its names are worth.
         of: what is known of it.
     """
-    found = [*unread_arguments(unread, stated), *own_steps(tree)]
+    found = [*unread_arguments(unread, stated), *own_steps(tree, of.modules)]
     found += _trained(nodes, stated, full=of.full)
     joins = "" if of.packed else joins_rows(nodes)
     if joins:
@@ -119,8 +117,8 @@ def unseen(
     if of.once and (line := repeats(tree)):
         why = "several times there: the price is of one training alone"
         found.append(Uncounted("trains", f"on line {line}", why, 0.0, 0.0))
-    if not of.full and (given := _reference(nodes, stated)):
-        why = "given beside adapters: its weights are held as well, and are not counted"
+    if given := _reference(nodes, stated, full=of.full):
+        why = "given beside what is trained: its weights are held as well, and are not counted"
         found.append(Uncounted("ref_model", given, why, *_REFERENCE_SD))
     if adapter := _other_adapter(tree, nodes):
         why = "another adapter of PEFT's than LoRA: counted as LoRA"
@@ -175,19 +173,28 @@ def needs_logits(unread: Iterable[tuple[str, ast.keyword]]) -> bool:
     return "compute_metrics" in given and "preprocess_logits_for_metrics" not in given
 
 
-def own_steps(tree: ast.Module) -> list[Uncounted]:
-    """A subclass of a trainer that does the work of a step itself."""
+def own_steps(tree: ast.Module, modules: Iterable[ast.Module] = ()) -> list[Uncounted]:
+    """A subclass of a trainer that does the work of a step itself, or a callback that generates.
+
+    modules: of the script's own, in which such a class may stand.
+    """
     used = {_called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    classes = [
+        node for each in (tree, *modules) for node in ast.walk(each)
+        if isinstance(node, ast.ClassDef) and node.name in used
+    ]  # fmt: skip
     found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ClassDef) or node.name not in used:
-            continue
+    for node in classes:
         bases = [str(getattr(base, "attr", getattr(base, "id", ""))) for base in node.bases]
         own = [each.name for each in node.body
                if isinstance(each, ast.FunctionDef) and each.name in _STEPS]  # fmt: skip
         if own and any(base.endswith("Trainer") for base in bases):
             why = "code of the script's own: what it adds to a step is not in the price"
             found.append(Uncounted(node.name, ", ".join(own), why, *_OWN_STEP_SD))
+        calls = {_called(each) for each in ast.walk(node) if isinstance(each, ast.Call)}
+        if "generate" in calls and any(base.endswith("Callback") for base in bases):
+            why = "a callback of the script's own: what it generates takes longer than is counted"
+            found.append(Uncounted(node.name, "generate", why, *_GENERATES_SD))
     return found
 
 
@@ -195,14 +202,19 @@ def freezes(nodes: Iterable[ast.AST], stated: Values) -> bool:
     """Whether it switches the gradients of weights off; not of a reference or another model."""
     every = list(nodes)
     apart = {
-        inner for node in every
-        if isinstance(node, ast.For) and _OTHER_MODEL.search(ast.unparse(node.iter))
-        for inner in ast.walk(node)
-    }  # fmt: skip
+        inner for node in every if _OTHER_MODEL.search(_whose(node)) for inner in ast.walk(node)
+    }
     return any(
         _switches_off(node, stated) for node in every
         if node not in apart and not _OTHER_MODEL.search(_owner_of(node))
     )  # fmt: skip
+
+
+def _whose(node: ast.AST) -> str:
+    """What a loop goes over, or the name that a value is bound to."""
+    if isinstance(node, ast.For):
+        return ast.unparse(node.iter)
+    return str(getattr(assigned(node)[0], "id", ""))
 
 
 def _switches_off(node: ast.AST, stated: Values) -> bool:
@@ -232,65 +244,6 @@ def joins_rows(nodes: Iterable[ast.AST]) -> str:
     return ""
 
 
-def repeats(tree: ast.Module) -> int:
-    """The line of a training that the script begins several times; 0 where it begins one once."""
-    around = _around(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and is_training(node) and _several(node, around, tree, 0):
-            return node.lineno
-    return 0
-
-
-def is_training(node: ast.Call) -> bool:
-    """Whether it is `trainer.train()`."""
-    function = node.func
-    if not isinstance(function, ast.Attribute) or function.attr != "train":
-        return False
-    owner = function.value
-    name = getattr(owner, "id", getattr(owner, "attr", ""))
-    made = _called(owner) if isinstance(owner, ast.Call) else ""
-    return bool(re.search("trainer", f"{name}{made}", re.IGNORECASE))
-
-
-def _around(tree: ast.Module) -> dict[ast.AST, ast.AST]:
-    return {inner: node for node in ast.walk(tree) for inner in ast.iter_child_nodes(node)}
-
-
-def _several(
-    node: ast.AST, around: dict[ast.AST, ast.AST], tree: ast.Module, depth: int
-) -> bool:  # fmt: skip
-    """Whether a loop is around it, or its function is called several times or in a loop."""
-    inside: ast.AST | None = node
-    while inside is not None and not isinstance(inside, ast.FunctionDef | ast.AsyncFunctionDef):
-        if isinstance(inside, ast.For) and len(getattr(inside.iter, "elts", [0, 0])) > 1:
-            return True
-        inside = around.get(inside)
-    if inside is None or depth > _DEEPEST:
-        return False
-    name = inside.name
-    starts = [
-        each for each in ast.walk(tree)
-        if isinstance(each, ast.Call) and name in (getattr(each.func, "id", ""), _of_self(each))
-    ]  # fmt: skip
-    apart = {_branch(each, around) for each in starts}
-    if len(starts) > 1 and len(apart) < len(starts):
-        return True
-    return any(_several(each, around, tree, depth + 1) for each in starts)
-
-
-def _branch(node: ast.AST, around: dict[ast.AST, ast.AST]) -> tuple[ast.AST | None, bool]:
-    """The nearest condition or function around a call, and which way: of two one runs."""
-    child, inside = node, around.get(node)
-    while inside is not None and not isinstance(inside, ast.If | ast.FunctionDef | ast.Try):
-        child, inside = inside, around.get(inside)
-    return inside, child in getattr(inside, "orelse", [])
-
-
-def _of_self(node: ast.Call) -> str:
-    owned = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "self"
-    return str(getattr(node.func, "attr", "")) if owned else ""
-
-
 def _other_adapter(tree: ast.Module, nodes: Iterable[ast.AST]) -> str:
     """The class of PEFT's by which it describes another adapter; empty: none, or LoRA as well."""
     theirs = {
@@ -305,8 +258,13 @@ def _other_adapter(tree: ast.Module, nodes: Iterable[ast.AST]) -> str:
 def _elsewhere(
     tree: ast.Module, nodes: list[ast.AST], stated: Values
 ) -> list[Uncounted]:  # fmt: skip
-    """Where it trains on something else than the machine that is named."""
+    """Where it trains on something else than the machine that is named, or by other kernels."""
     found = []
+    if (
+        _environment(nodes, stated, "UNSLOTH_RETURN_LOGITS") == "1"
+    ):  # unsloth 2026.10 models/llama.py
+        why = "Unsloth then makes all logits at once, and not in parts: more memory"
+        found.append(Uncounted("UNSLOTH_RETURN_LOGITS", "1", why, *_WHOLE_SD))
     if hidden := hidden_devices(nodes, stated):
         why = "the script hides every GPU from itself: it trains on the CPU; --gpu cpu prices that"
         found.append(Uncounted("CUDA_VISIBLE_DEVICES", hidden, why, 0.0, 0.0))
@@ -316,26 +274,39 @@ def _elsewhere(
     return found
 
 
-def _reference(nodes: Iterable[ast.AST], stated: Values) -> str:
-    """The reference model that a trainer of preferences is given; empty: none, or the base."""
+def _reference(nodes: Iterable[ast.AST], stated: Values, *, full: bool) -> str:
+    """The reference model that a trainer is given; empty: none, or the base below adapters.
+
+    Of a trainer of preferences that trains all weights it is counted.
+    """
     for node in nodes:
-        if isinstance(node, ast.Call) and _REFERRING.fullmatch(_called(node)):
+        name = _called(node) if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and name.endswith("Trainer"):
+            referring = bool(_REFERRING.fullmatch(name))
             given = [key.value for key in node.keywords if key.arg in _REFERENCES]
-            for value in given or node.args[1:2]:
-                if stated.literal(value) != (True, None):
+            for value in given or (node.args[1:2] if referring else []):
+                if stated.literal(value) != (True, None) and not (full and referring):
                     return ast.unparse(value)[:40]
     return ""
 
 
 def hidden_devices(nodes: Iterable[ast.AST], stated: Values) -> str:
     """What it sets CUDA_VISIBLE_DEVICES to where that shows it no device: -1, or nothing."""
+    said = _environment(nodes, stated, "CUDA_VISIBLE_DEVICES", "-1", "")
+    return "empty" if said == "" else said or ""
+
+
+def _environment(
+    nodes: Iterable[ast.AST], stated: Values, name: str, *wanted: str
+) -> str | None:  # fmt: skip
+    """What it sets a variable of its environment to, the first that is wanted; None: to nothing."""
     for node in nodes:
         target, value = assigned(node)
         if isinstance(target, ast.Subscript) and value is not None:
-            key, known = getattr(target.slice, "value", ""), stated.literal(value)
-            if key == "CUDA_VISIBLE_DEVICES" and known in {(True, "-1"), (True, "")}:
-                return str(known[1]) or "empty"
-    return ""
+            known, said = stated.literal(value)
+            if getattr(target.slice, "value", "") == name and known and said in (wanted or (said,)):
+                return str(said)
+    return None
 
 
 def on_tpu(tree: ast.Module) -> bool:
@@ -372,20 +343,6 @@ def _counts(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             started = keyword.arg == _WORKERS.get(_called(node), "")
             if keyword.arg is not None and (started or _DEVICES.fullmatch(keyword.arg)):
                 yield keyword.arg, keyword.value
-
-
-def set_anew(tree: ast.Module, stated: Values) -> dict[str, Any]:
-    """What is set on arguments that were made of flags; None: something computed."""
-    found: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        target, value = assigned(node)
-        if not isinstance(target, ast.Attribute) or value is None:
-            continue
-        owner = str(getattr(target.value, "id", ""))
-        if re.search("args|config", owner) and _SET.fullmatch(target.attr):
-            known, said = stated.literal(value)
-            found[target.attr] = said if known else None
-    return found
 
 
 def other_storage(nodes: Iterable[ast.AST]) -> str:

@@ -42,6 +42,7 @@ _SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _TESTS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
+    ast.In: lambda each, several: each in several, ast.NotIn: lambda each, some: each not in some,
 }  # fmt: skip
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool, "str": str}
 # What is made of a value of which kinds.
@@ -81,8 +82,9 @@ class Values:
         """
         self._settings = settings
         nodes, others = list(ast.walk(tree)), list(beside)
-        functions = [node for node in nodes if isinstance(node, Function)]
-        theirs = [node for node in others if isinstance(node, Function)]
+        functions, theirs = (
+            [n for n in each if isinstance(n, Function)] for each in (nodes, others)
+        )
         self.split = split_over_processes(nodes)  # names of what one process has its share of
         main = {"__name__": ast.Constant("__main__")}  # it is started, and not imported
         own = {node.id for node in nodes if isinstance(node, ast.Name) and is_bound(node)}
@@ -103,15 +105,16 @@ class Values:
         self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
         self._apart: tuple[dict[str, ast.expr], dict[str, ast.expr]] = ({}, {})
+        self._idle: set[ast.AST] = set()  # functions that nothing calls where it runs
         self._set_anew(tree, taking)
+        self._idle = self._uncalled(tree)
         if self._loaded:
             self._rebound = {
                 node.slice.value
                 for node in self.reached(tree)
-                if isinstance(node, ast.Subscript)
-                and isinstance(node.ctx, ast.Store)
+                if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
                 and isinstance(node.slice, ast.Constant)
-            }
+            }  # fmt: skip
 
     def _set_anew(self, tree: ast.Module, taking: list[ast.AST]) -> None:
         """Options that the script sets itself, where that runs: known if it surely does, once."""
@@ -123,6 +126,14 @@ class Values:
             self._options = options(taking, stored)
         self._take_apart(taking, stored)
         self.flags_read, self.flags_tested = set(), set()
+
+    def _uncalled(self, tree: ast.Module) -> set[ast.AST]:
+        """Functions of the file whose every call stands in a branch that is not taken."""
+        named = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        called, runs = set[str](), set[str]()
+        for calls, nodes in ((called, ast.walk(tree)), (runs, self.reached(tree))):
+            calls.update(getattr(n.func, "id", "") for n in nodes if isinstance(n, ast.Call))
+        return {node for node in named if node.name in called - runs}
 
     def _take_apart(self, taking: list[ast.AST], stored: dict[str, ast.expr | None]) -> None:
         """Options of the command line and of classes, each by itself: some have one name."""
@@ -190,7 +201,7 @@ class Values:
         surely: of one whose condition is not known, none.
         """
         yield node
-        inner: list[ast.AST] = list(ast.iter_child_nodes(node))
+        inner: list[ast.AST] = list(ast.iter_child_nodes(node)) if node not in self._idle else []
         if isinstance(node, ast.If | ast.IfExp):
             read = set(self.flags_read)
             known, taken = self.literal(node.test)
@@ -357,7 +368,8 @@ class Values:
         held = [*node.args, *(each.value for each in node.keywords if each.arg is None)]
         if len(held) == 1 and len(held) == len(node.args) + len(node.keywords):
             known, inside = self._inside(held[0], depth)
-            if known and WRAPS.fullmatch(called):
+            own = node.keywords and called.rpartition(".")[2][:1].isupper()  # Any(**loaded)
+            if known and (own or WRAPS.fullmatch(called)):
                 return inside
         raise UnknownError
 

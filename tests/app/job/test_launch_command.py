@@ -44,6 +44,8 @@ def refused(command: str) -> str:
     ("accelerate launch --num_processes 4 --multi_gpu", 4),
     ("deepspeed --num_gpus=4", 4), ("deepspeed --include localhost:0,2,3", 3),
     ("CUDA_VISIBLE_DEVICES=0,1 deepspeed", 2), ("CUDA_VISIBLE_DEVICES=0,1 python", 1),
+    ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch", 2),
+    ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch --num_processes 1", 1),
     ("cd work && torchrun --nproc_per_node 2", 2),
 ])  # fmt: skip
 def test_the_words_before_the_script_say_how_many_devices(launcher: str, devices: int) -> None:

@@ -16,6 +16,7 @@ from autotune.cost.memory.states import quantised
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Lengths
 from autotune.domain.typed.overrides import Overrides
+from tests.strangers import warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,6 +220,25 @@ def test_torchtune_s_compiled_layers_keep_less(tmp_path: Path) -> None:
 def test_torchtune_s_offloaded_activations_are_priced(tmp_path: Path) -> None:
     job = torchtune(tmp_path, "enable_activation_offloading: true")
     assert job.today.offload == "activations"
+
+
+def test_torchtune_evaluates_the_whole_of_its_other_rows_every_so_many_steps(
+    tmp_path: Path,
+) -> None:
+    often, rows = "run_val_every_n_steps: 50", "dataset_val: {_component_: mine.rows}"
+    found = torchtune(tmp_path, f"{often}\n{rows}\nbatch_size_val: 8")
+    assert (found.evaluation.every_steps, found.evaluation.batch_size) == (50, 8)
+    assert torchtune(tmp_path, f"{often}\n{rows}").evaluation.batch_size == 2  # as it trains
+    assert torchtune(tmp_path, rows).evaluation is None
+
+
+def test_a_loss_of_somebodys_own_in_torchtunes_file_is_said(tmp_path: Path) -> None:
+    own, theirs = (
+        warnings(torchtune(tmp_path, f"loss: {{_component_: {loss}}}"))
+        for loss in ("mine.RankLoss", "torchtune.modules.loss.LinearCrossEntropyLoss")
+    )
+    assert "mine.RankLoss: no loss of torchtune's" in own
+    assert "no loss of torchtune's" not in theirs
 
 
 def part(job: Job, name: str, **knobs: Any) -> float:

@@ -298,6 +298,30 @@ def test_the_program_in_a_text_of_several_lines_is_seen(tmp_path: Path) -> None:
         job(tmp_path / "train.sh", text)
 
 
+@pytest.mark.parametrize(
+    ("start", "title", "says"),
+    [
+        (
+            "deepspeed mine.py --pretrain $M --micro_train_batch_size 2 --train_batch_size 16",
+            "OpenRLHF",
+            "--method full --global-batch 16 --set micro_batch_size=2",
+        ),
+        (
+            f"megatron sft --model {QWEN} --train_type lora --micro_batch_size 8 --max_epochs 1",
+            "Megatron-SWIFT",
+            f"--method lora --model {QWEN} --epochs 1 --set micro_batch_size=8 --set",
+        ),
+    ],
+)
+def test_a_program_of_other_words_is_told_by_them_with_the_job_in_one_line(
+    tmp_path: Path, start: str, title: str, says: str
+) -> None:
+    (tmp_path / "mine.py").write_text("from openrlhf.trainer import SFTTrainer\n")
+    with pytest.raises(InputError, match=f"a command of {title}") as refused:
+        job(tmp_path / "train.sh", f"{start}\n")
+    assert says in str(refused.value.hint)
+
+
 def test_a_trainer_of_rewards_of_ones_own_is_priced_as_one(tmp_path: Path) -> None:
     text = script().replace("Trainer(model", "JointRewardTrainer(model")
     assert job(tmp_path / "train.py", text).objective == "reward"

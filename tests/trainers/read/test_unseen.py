@@ -182,6 +182,34 @@ def test_a_loss_of_its_own_is_said(tmp_path: Path) -> None:
     assert "Taught compute_loss: code of the script's own" in said
 
 
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            "class Mine(Trainer):\n    def compute_loss(self, model, inputs): ...\n",
+            "Mine compute_loss: code of the script's own",
+        ),
+        (
+            "class Mine(TrainerCallback):\n    def on_step_end(self):\n        m.generate()\n",
+            "Mine generate: a callback of the script's own",
+        ),
+    ],
+)
+def test_code_of_a_step_in_a_module_of_its_own_is_said(
+    tmp_path: Path, module: str, said: str
+) -> None:
+    (tmp_path / "ours.py").write_text(module)
+    text = SCRIPT.replace("PASSED", ", callbacks=[Mine(model)]PASSED")
+    assert said in script(tmp_path, before="from ours import Mine", text=text)
+    assert said not in script(tmp_path, before="from theirs import Mine", text=text)
+
+
+def test_logits_that_unsloth_is_told_to_make_are_said(tmp_path: Path) -> None:
+    told = 'import os\nos.environ["UNSLOTH_RETURN_LOGITS"] = "%s"'
+    assert "makes all logits at once" in script(tmp_path, before=told % 1, adapted=LORA % "")
+    assert "all logits" not in script(tmp_path, before=told % 0, adapted=LORA % "")
+
+
 def test_a_model_that_another_file_makes_is_said(tmp_path: Path) -> None:
     """How it is loaded may be another memory by four times, and stands in that file."""
     text = SCRIPT.replace(f'AutoModelForCausalLM.from_pretrained("{QWEN}"LOADED)', "made.model")
@@ -304,6 +332,11 @@ def test_a_reference_model_beside_adapters_is_said(tmp_path: Path) -> None:
         text = pairs.replace("REF", none)
         assert "ref_model" not in script(tmp_path, adapted=LORA % "", text=text)
     assert "its weights are held" not in script(tmp_path, text=given)  # in full, it is counted
+    frozen = 'reference = AutoModelForCausalLM.from_pretrained("m").requires_grad_(False)'
+    trainer = SCRIPT.replace("Trainer(model=model,", "OurTrainer(model=model, ref_model=reference,")
+    said = script(tmp_path, before=frozen, text=trainer)
+    assert "ref_model reference: given beside what is trained" in said
+    assert "weights that the script freezes" not in said
 
 
 def test_a_script_for_tpus_says_so_and_one_that_can_do_without_them_does_not(
