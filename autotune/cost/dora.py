@@ -73,10 +73,9 @@ def _adapted(model: Model, method: Method) -> Iterator[tuple[int, Linear]]:
     """(number of layers, matrix) of every adapted matrix; nothing without DoRA."""
     if not method.is_dora:
         return
-    for layer in model.layers:
-        for item in layer.linears:
-            if item.adaptable and item.name in method.targets:
-                yield layer.num_layers, item
+    for layers, item in model.all_linears:
+        if item.adaptable and item.name in method.targets:
+            yield layers, item
 
 
 def kept(mode: Mode, item: Linear, base: float) -> float:

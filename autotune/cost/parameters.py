@@ -53,7 +53,7 @@ def norm_parameters(model: Model) -> int:
 def _layer_norms(model: Model) -> int:
     qk = 0
     if model.norm_weight and model.qk_norm == "per_head":
-        qk = 2 * model.head_dim
+        qk = (1 if model.borrows_keys else 2) * model.head_dim
     elif model.norm_weight and model.qk_norm == "full":
         qk = model.query_size + model.kv_size
     return model.norms_per_layer * norm_parameters(model) + qk
@@ -78,9 +78,20 @@ def embedding_parameters(model: Model) -> int:
     return (model.vocab_size + learned) * model.hidden_size
 
 
+def per_layer_parameters(model: Model) -> int:
+    """[elements] of the embedding that has a part for every layer; 0 where there is none."""
+    return model.per_layer_vocab_size * model.per_layer_size * model.num_layers
+
+
+def outside_parameters(model: Model) -> int:
+    """[elements] outside the layers beside embedding, head and norms over the hidden size."""
+    return per_layer_parameters(model) + model.per_layer_size + _count(model.outside)
+
+
 def kept_keys(model: Model) -> int:
     """[elements] that a token adds to the cache of keys of all layers, and to that of values."""
-    return sum(layer.kv_size * layer.num_layers for layer in model.layers)
+    own = (layer for layer in model.layers if not layer.borrows_keys)
+    return sum(layer.kv_size * layer.num_layers for layer in own)
 
 
 def head_parameters(model: Model) -> int:
@@ -93,9 +104,8 @@ def parameter_count(model: Model) -> int:
     """[elements] of the whole model, shared weights counted once."""
     layers = sum(layer.num_layers * layer_parameters(layer) for layer in model.layers)
     norms = norm_parameters(model) * (model.final_norm + model.embedding_norm)
-    return (
-        embedding_parameters(model) + layers + norms + head_parameters(model) + model.extra_params
-    )
+    ends = embedding_parameters(model) + head_parameters(model) + outside_parameters(model)
+    return ends + layers + norms + model.extra_params
 
 
 def resolve_targets(model: Model, targets: str | Sequence[str]) -> tuple[str, ...]:
@@ -151,7 +161,8 @@ def lora_parameters(model: Model, rank: int, targets: str | Sequence[str]) -> in
     targets: module names, or what `resolve_targets` accepts.
     """
     names = frozenset(resolve_targets(model, targets))
-    return sum(x.num_layers * _adapter(x.linears, rank, names) for x in model.layers)
+    layers = sum(x.num_layers * _adapter(x.linears, rank, names) for x in model.layers)
+    return layers + _adapter(model.outside, rank, names)
 
 
 def magnitudes(model: Model, method: Method) -> int:
@@ -162,9 +173,8 @@ def magnitudes(model: Model, method: Method) -> int:
     if not method.is_dora:
         return 0
     return sum(
-        layer.num_layers * linear.count * linear.out_features
-        for layer in model.layers
-        for linear in layer.linears
+        count * linear.count * linear.out_features
+        for count, linear in model.all_linears
         if linear.adaptable and linear.name in method.targets
     )
 

@@ -19,6 +19,7 @@ from autotune.frozen import LATER, content, dataclass
 Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]
 Position = Literal["rope", "learned", "alibi"]
+Part = Literal["attention", "mlp", "expert", "shared_expert", "router", "per_layer"]
 QkNorm = Literal["none", "per_head", "full"]  # full: over all heads' width (OLMo-2, Gemma-3: per)
 
 
@@ -30,7 +31,7 @@ class Linear:
     in_features: int
     out_features: int
     bias: bool = False
-    part: Literal["attention", "mlp", "expert", "shared_expert", "router"] = "attention"
+    part: Part = "attention"
     count: int = 1  # matrices of this shape in a layer (experts)
     active: float = 1.0  # matrices a token passes through
     adaptable: bool = True  # whether PEFT's "all-linear" adapts it
@@ -54,6 +55,7 @@ class Layer:
     num_experts: int = 0
     experts_per_token: int = 0
     extra_params_per_layer: int = 0
+    borrows_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,16 @@ class Model:
     kinds: tuple[Layer, ...] = field(
         default=(), metadata=LATER
     )  # of layers, where heads or matrices differ: `linears` is empty then
+    borrows_keys: bool = field(
+        default=False, metadata=LATER
+    )  # attention reads the keys and values of a layer before
+    per_layer_size: int = field(
+        default=0, metadata=LATER
+    )  # width of an embedding that every layer has for itself; 0: none
+    per_layer_vocab_size: int = field(default=0, metadata=LATER)
+    outside: tuple[Linear, ...] = field(
+        default=(), metadata=LATER
+    )  # matrices that lie outside the layers, beside embedding and head
 
     def __hash__(self) -> int:
         """Of what tells nearly all of them apart: every count of parameters is looked up by it."""
@@ -149,8 +161,14 @@ class Model:
 
     @property
     def matrices(self) -> tuple[Linear, ...]:
-        """Those of one layer of every kind, each once."""
-        return tuple(dict.fromkeys(linear for layer in self.layers for linear in layer.linears))
+        """Those of one layer of every kind and those outside the layers, each once."""
+        return tuple(dict.fromkeys(linear for _, linear in self.all_linears))
+
+    @property
+    def all_linears(self) -> tuple[tuple[int, Linear], ...]:
+        """(number of layers that have it, matrix): those outside the layers are there once."""
+        within = ((kind.num_layers, linear) for kind in self.layers for linear in kind.linears)
+        return (*within, *((1, linear) for linear in self.outside))
 
     @property
     def is_moe(self) -> bool:
@@ -161,7 +179,9 @@ class Model:
 @lru_cache(maxsize=256)
 def _apart(model: Model) -> tuple[Model, ...]:
     """The models of one kind of layer each: see `Model.layers`."""
-    alike = replace(model, kinds=(), dense_linears=(), num_dense_layers=0, hf_config="{}")
+    alike = replace(
+        model, kinds=(), dense_linears=(), num_dense_layers=0, hf_config="{}", outside=()
+    )
     if not model.kinds:
         mixtures = replace(alike, num_layers=model.num_layers - model.num_dense_layers)
         dense = replace(alike, num_layers=model.num_dense_layers, linears=model.dense_linears)

@@ -287,7 +287,7 @@ def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
     software, capability = job.software, device.compute_capability
     installed = software.has_flash_attention_3 if third else software.has_flash_attention
     capable = int(capability) == HOPPER if third else capability >= FLASH_CAPABILITY
-    capable &= job.model.head_dim <= FLASH_HEAD_DIM
+    capable &= max(layer.head_dim for layer in job.model.layers) <= FLASH_HEAD_DIM
     return installed and device.vendor == "nvidia" and capable
 
 

@@ -22,20 +22,25 @@ if TYPE_CHECKING:
     from autotune.trace.request import StepRequest
     from autotune.trace.tracker import Peak
 
+_PERIODS = {"gemma2": 2, "gemma4_text": 6, "gemma4_unified_text": 6}  # where no config says so
 DEPTHS_OF_PERIOD = (1, 2)  # depths traced, in units of the model's layer pattern (at least 2 and 4)
 
 
 def layer_period(model: dict[str, Any]) -> int:
-    """Layers after which the pattern of layer kinds repeats: 2 for Gemma-2, 6 for Gemma-3."""
+    """Layers after which the pattern of layer kinds repeats: 2 for Gemma-2, 6 for Gemma-3.
+
+    All of them where the last layers share keys and values of those before.
+    """
+    if model.get("num_kv_shared_layers"):
+        return int(model["num_hidden_layers"])
     types = model.get("layer_types")
     if types:
         for period in range(1, len(types)):
             if all(types[i] == types[i % period] for i in range(len(types))):
                 return period
         return len(types)
-    return int(
-        model.get("sliding_window_pattern") or (2 if model.get("model_type") == "gemma2" else 1)
-    )
+    stated = model.get("sliding_window_pattern")
+    return int(stated or _PERIODS.get(str(model.get("model_type")), 1))
 
 
 def layers_before(model: dict[str, Any]) -> int:

@@ -14,6 +14,7 @@ from autotune.cost.parameters import (
     layer_parameters,
     lora_parameters,
     norm_parameters,
+    outside_parameters,
     parameter_count,
     resolve_saved,
     resolve_targets,
@@ -138,7 +139,7 @@ def test_the_parts_add_up_to_the_model(name: str) -> None:
     model = load_models()[name]
     layers = sum(layer.num_layers * layer_parameters(layer) for layer in model.layers)
     ends = embedding_parameters(model) + head_parameters(model) + model.extra_params
-    rest = parameter_count(model) - layers - ends
+    rest = parameter_count(model) - layers - ends - outside_parameters(model)
     assert rest == norm_parameters(model) * (model.final_norm + model.embedding_norm)
 
 

@@ -88,6 +88,17 @@ _ATTENTION_BIAS: dict[str, Any] = {
     "out_bias": "attention_bias=False",
 }
 _GEMMA: dict[str, Any] = {**_ATTENTION_BIAS, "tied": True, "activation": "gelu_pytorch_tanh"}
+_GEMMA_4: dict[str, Any] = {**_GEMMA, "norms_per_layer": 4, "softcaps": True, "qk_norm": "per_head"}
+_GEMMA_4_SIZES = {
+    "head_dim": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 30,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "vocab_size": 262144,
+    "max_position_embeddings": 131072,
+}
 
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
@@ -128,6 +139,12 @@ FAMILIES: dict[str, Family] = {
             "vocab_size": 262208,
             "max_position_embeddings": 131072,
         },
+    ),
+    "gemma4_text": Family("Gemma4ForCausalLM", **_GEMMA_4, defaults=_GEMMA_4_SIZES),
+    "gemma4_unified_text": Family(
+        "Gemma4UnifiedForCausalLM",
+        **_GEMMA_4,
+        defaults={**_GEMMA_4_SIZES, "max_position_embeddings": 262144},
     ),
     "phi3": Family("Phi3ForCausalLM", qkv=("qkv_proj",), mlp=FUSED_GATED),
     "phi": Family(
@@ -311,6 +328,8 @@ TEXT_FAMILY = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "llama4": "llama4_text",
     "mllama_text_model": "",
 }

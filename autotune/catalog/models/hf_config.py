@@ -8,6 +8,7 @@ reason, because a number for the wrong architecture is worse than none.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
@@ -21,6 +22,7 @@ from autotune.catalog.models.config_values import (
     read_sizes,
 )
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
+from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.domain.errors import InputError
 from autotune.domain.model import Linear, Model
 from autotune.domain.units import MB
@@ -109,7 +111,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         expert_linears(experts, sizes, family_name, bias=mlp_bias) if experts else dense
     )
     num_dense = experts.num_dense_layers if experts else 0
-    return Model(
+    model = Model(
         name=name,
         family=family_name,
         architecture=_architecture(text, family),
@@ -152,6 +154,10 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         remote_code=family.remote,
         stored_as=stored_as(config) or stored_as(text),
     )
+    if family_name in GEMMA_4:
+        own = gemma_fields({**text, "model_type": family_name}, sizes, name)
+        return replace(model, **own)
+    return model
 
 
 def _plain_json(text: Mapping[str, Any], family: str) -> str:
@@ -219,6 +225,8 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
         msg = f"{name} ({kind}) projects its embeddings or normalises after a layer: not described"
         raise InputError(msg, "choose another size of this family")
     found = [what for key, what in _FOREIGN.items() if text.get(key) not in (None, 0, [], {})]
+    if kind in GEMMA_4:
+        found = []  # its own reader says which of them it has
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list):
         strange = sorted({str(item) for item in layers} - _ATTENTION_LAYERS)

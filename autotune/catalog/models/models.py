@@ -92,7 +92,9 @@ def reads_text_alone(text: str) -> bool:
     Source: google/gemma-3-4b-pt and Llama-4-Scout-17B-16E config.json, which have a vision_config.
     """
     plain = text.strip().rstrip("/").rpartition("/")[2]
-    return is_known(plain) and not re.match(r"gemma-3-(4|12|27)b|llama-4", plain, re.IGNORECASE)
+    return is_known(plain) and not re.match(
+        r"gemma-3-(4|12|27)b|gemma-4|llama-4", plain, re.IGNORECASE
+    )
 
 
 def find_model(text: str, base_dir: Path | None = None) -> Model:

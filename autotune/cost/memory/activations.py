@@ -78,11 +78,45 @@ def layer_activations(model: Model, method: Method, mode: Mode) -> Kept:
         )
         return with_mask.mixed(without, mode.masked)
     attention = _attention(model, method, mode, model.linears)
-    own = _mlp(model, method, mode, model.linears)
+    own = _mlp(model, method, mode, model.linears) + _per_layer(model, method, mode)
     token = _norms(model, mode) + attention.per_token + own
     if family_memory(model.family).dropout:
         token += 2.0 * model.hidden_size
     return Kept(token, attention.per_key, own)
+
+
+def _per_layer(model: Model, method: Method, mode: Mode) -> float:
+    """[bytes/token] of what mixes a layer's own embedding into the stream.
+
+    Beside what its norm keeps: the gate's answer, its activation, and what its matrices read.
+    """
+    own = tuple(item for item in model.linears if item.part == "per_layer")
+    if not own:
+        return 0.0
+    gate, projection = own
+    token = _group(method, mode, _Group((gate,), mode.stream, kept=False))
+    token += _group(method, mode, _Group((projection,), mode.compute, kept=False))
+    units, cast, _ = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
+    activated = cast if mode.autocast else units * mode.compute
+    return token + model.per_layer_size * (activated + mode.compute)
+
+
+def per_layer_inputs(model: Model, method: Method, mode: Mode, *, asked: bool) -> float:
+    """[bytes/token] of the embeddings of all layers, which are made before the first.
+
+    asked: whether what the layers read asks for a gradient, as activation checkpointing wants it:
+    then the norm of their projected part keeps its fp32 input, and the projection its own.
+    """
+    width = float(model.per_layer_size * model.num_layers)
+    token = mode.compute * width
+    if not width:
+        return 0.0
+    adapted = any(item.name in method.targets for item in model.outside)
+    if mode.train_base or adapted or asked:
+        rows = float(model.num_layers)
+        token += (4.0 + _scaled(model, mode, mode.compute)) * width + 8.0 * rows
+        token += _group(method, mode, _Group(model.outside, mode.stream, kept=False))
+    return token
 
 
 def unneeded_kept(model: Model, method: Method, mode: Mode) -> float:
@@ -154,12 +188,15 @@ def _norms(model: Model, mode: Mode) -> float:
     token = model.norms_per_layer * norm_kept(model, mode)
     if model.parallel_block and reads_stream(model, mode):  # all of them the same tensor
         token -= (model.norms_per_layer - 1.0) * mode.stream * model.hidden_size
+    own_keys = 0 if model.borrows_keys else 1
     if model.qk_norm != "none":
-        width = model.query_size + model.kv_size
-        heads = model.num_attention_heads + model.num_kv_heads
+        width = model.query_size + model.kv_size * own_keys
+        heads = model.num_attention_heads + model.num_kv_heads * own_keys
         token += 4.0 * (heads if model.qk_norm == "per_head" else 2)
         each = 4.0 + _scaled(model, mode, mode.compute)
         token += (mode.compute if mode.compiled else each) * width
+    if family_memory(model.family).value_norm and own_keys:
+        token += (mode.compute if mode.compiled else 4.0) * model.kv_size + 4.0 * model.num_kv_heads
     return token
 
 
@@ -169,7 +206,7 @@ def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, 
     if _one_input(model):
         inputs += tuple(item for item in linears if item.part == "mlp")[:-1]
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
-    core = _core(model, mode, fused=len(own) == 2)
+    core = _core(model, mode, fused=len(own) == 2 and not model.borrows_keys)
     copied = family_memory(model.family).concatenated_rope and not mode.biased
     token += core.per_token
     kept = mode.attention in {"sdpa", "flash_attention_2"} and not copied
@@ -190,13 +227,15 @@ def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
     q, k, heads, e = model.query_size, model.kv_size, model.num_attention_heads, mode.compute
     if mode.attention == "math":
         return Kept(12.0 * q, 4.0 * heads)  # fp32 queries, expanded keys and values, softmax
-    if k != q and (mode.attention == "eager" or mode.biased or mode.expands_heads):
+    own = 0 if model.borrows_keys else k  # the layer that they are borrowed from keeps them
+    copies = mode.attention == "eager" or mode.biased or mode.expands_heads
+    if k != q and copies and (model.num_kv_heads > 1 or mode.attention == "eager"):
         kept = float(3 * q)
     elif (fused and model.position != "rope") or (mode.quantised and norm_output(model, mode) > e):
-        kept = float(q + 2 * k)  # one tensor, or copies in the compute dtype of wider ones
+        kept = float(q + 2 * own)  # one tensor, or copies in the compute dtype of wider ones
     else:
         view = fused and mode.attention != "eager"
-        kept = float(q + k + (q + 2 * k if view else k))
+        kept = float(q + own + (q + 2 * k if view else own))
     if mode.attention == "eager":
         return Kept(e * kept, heads * _scores_kept(model, mode))
     return Kept(e * (kept + q) + 4.0 * heads, e if mode.biased else 0.0)
@@ -292,6 +331,8 @@ def read_bytes(model: Model, mode: Mode) -> float:
         token += count * mode.compute * own[-1].in_features
         if not family_memory(model.family).post_norm:  # else it reads what the checkpoint keeps
             token += count * normed * own[0].in_features
+        mixed = [item for item in linears if item.part == "per_layer"]
+        token += count * sum(mode.compute * item.in_features for item in mixed)
         if inner:
             token += count * inner_bytes(model, mode) * inner[-1].in_features
             token += 0.0 if _one_input(model) else count * normed * inner[0].in_features

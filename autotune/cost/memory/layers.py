@@ -32,6 +32,7 @@ from autotune.cost.memory.modelling_code import (
     compiles_layers,
     family_memory,
     fuses_adapters,
+    mode_of_kind,
     padded_update,
 )
 from autotune.cost.memory.states import (
@@ -198,6 +199,10 @@ class Modes:
         """[rows] a number of each row's mode."""
         return np.asarray([number(mode) for mode in self.modes], np.float64)[self.of_row]
 
+    def of_kind(self, layer: Model) -> Modes:
+        """The same of one kind of layer."""
+        return replace(self, modes=[mode_of_kind(mode, layer) for mode in self.modes])
+
     @classmethod
     def of(cls, job: Job, columns: Columns, length: FloatArray) -> Modes:
         """Of every row."""
@@ -283,7 +288,8 @@ def layers_of(
     found = []
     for layer in job.model.layers:
         own = job if layer is job.model else replace(job, model=layer)
-        found.append(_layer(own, modes, tokens, length, repeats))
+        alike = modes.of_kind(layer) if job.model.kinds else modes
+        found.append(_layer(own, alike, tokens, length, repeats))
     if not job.model.kinds:
         return tuple(found)
     kept = {place: one.kept for one, kind in zip(found, job.model.kinds, strict=True)

@@ -37,6 +37,7 @@ class FamilyMemory:
     """Facts about one family's code. The defaults are those of the Llama-like classes."""
 
     fp32_norm: bool = False  # RMSNorm scales before it casts back
+    value_norm: bool = False  # the values of a head are normalised too, without a weight
     plain_layernorm: bool = False  # LayerNorm written out in fp32 and cast back
     post_norm: bool = False  # norms follow the blocks: matrices read the residual stream itself
     concatenated_rope: bool = False  # the fused kernel's output is copied, because views are joined
@@ -66,6 +67,8 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "gemma": FamilyMemory(fp32_norm=True),
     "gemma2": FamilyMemory(fp32_norm=True),
     "gemma3_text": FamilyMemory(fp32_norm=True),
+    "gemma4_text": FamilyMemory(fp32_norm=True, value_norm=True),
+    "gemma4_unified_text": FamilyMemory(fp32_norm=True, value_norm=True),
     "glm": FamilyMemory(concatenated_rope=True),
     "glm4": FamilyMemory(concatenated_rope=True),
     "gpt2": FamilyMemory(softmax="own", dropout=True, score_dropout=True, native_loss=True),
@@ -170,6 +173,23 @@ class Mode:
     def biased(self) -> bool:
         """Whether sdpa runs with an additive mask: keys and values expand to all heads."""
         return self.attention == "sdpa" and self.masked > 0.0
+
+
+# sdpa shares key heads among query heads up to it, without a mask; above, every query head gets a
+# copy. Source: transformers 5.23 integrations/sdpa_attention.py, use_gqa_in_sdpa.
+GROUPED_HEAD_DIM = 256
+
+
+def mode_of_kind(mode: Mode, layer: Model) -> Mode:
+    """The mode of one kind of layer, of those of a model whose layers differ.
+
+    Where a window alone asks for masks, layers with one have them.
+    """
+    if 0.0 < mode.masked < 1.0:
+        mode = replace(mode, masked=float(layer.sliding_window is not None))
+    if mode.attention in {"sdpa", "math"} and layer.head_dim > GROUPED_HEAD_DIM:
+        mode = replace(mode, attention="sdpa", expands_heads=True)
+    return mode
 
 
 # Source: llm-foundry 0.3 models/layers/norm.py, LPLayerNorm, its default norm_type.

@@ -316,7 +316,7 @@ def _lowest(step: Step, layer: LayerBytes) -> Instant:
     later = step.static.gradients - (layer.lower + 1.0) * _share(step, step.size.layer)
     rest = np.where(waits(step.unreduced), step.outside.both, 0.0)
     own = 0.0 if step.outside.tied else step.outside.embedding
-    later = later - np.where(waits(step.unreduced), rest, own)
+    later = later - np.where(waits(step.unreduced), rest, own) - _share(step, step.size.outside)
     resident = _resident(step, _so_far(step, later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
     # the newest of the gradients that stay is the one that `layer.backward` counts
@@ -346,6 +346,7 @@ def _end(step: Step) -> Instant:
         return resident
     tied = step.outside.tied
     added = ((2.0 if tied else 0.0) + step.accumulates) * step.outside.made_embedding
+    added = np.maximum(added, step.accumulates * _share(step, step.size.outside))
     added = added + step.outside.reducing
     reduced = (3.0 if tied else 2.0) * step.unreduced.root
     return replace(

@@ -24,6 +24,7 @@ from autotune.cost.parameters import (
     head_parameters,
     layer_parameters,
     norm_parameters,
+    outside_parameters,
     parameter_count,
     saved_embedding,
     saved_parameters,
@@ -65,6 +66,7 @@ class Sizes:
     largest_plain: float  # one matrix outside the experts
     embedding: float  # input embeddings, with the head's weights when those are tied
     head: float  # a head of its own; 0 when tied
+    outside: float  # what else lies outside the layers: an embedding for each of them
     norms: float  # over the hidden size
     total: float
 
@@ -83,6 +85,10 @@ def sizes(model: Model) -> Sizes:
         fused_rows += count * sum(x.out_features * x.count for x in routed)
         others = [float(x.in_features * x.out_features) for x in linears if x.part not in ROUTED]
         plain = max(plain, *others)
+    for x in model.outside:
+        linear, rows = linear + x.in_features * x.out_features, rows + x.out_features
+        largest = max(largest, float(x.in_features * x.out_features))
+        plain = max(plain, float(x.in_features * x.out_features))
     layers = {kind: layer_parameters(kind) for kind in model.layers}
     return Sizes(
         layer=sum(kind.num_layers * size for kind, size in layers.items()) / model.num_layers,
@@ -95,6 +101,7 @@ def sizes(model: Model) -> Sizes:
         largest_linear=largest,
         embedding=float(embedding_parameters(model)),
         head=float(head_parameters(model)),
+        outside=float(outside_parameters(model)),
         norms=norm_parameters(model) * (model.norms_per_layer * model.num_layers + 1.0),
         total=float(parameter_count(model)),
     )

@@ -19,6 +19,7 @@ from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
     norm_kept,
     norm_output,
+    per_layer_inputs,
     read_bytes,
     reads_stream,
     unneeded_kept,
@@ -161,7 +162,8 @@ class Step:
             shared=np.where(
                 checkpointing, inputs * modes.each(lambda mode: reads_stream(model, mode)), 0.0
             ),
-            saved=np.where(
+            saved=_per_layer_inputs(job, modes, tokens, checkpointing)
+            + np.where(
                 checkpointing,
                 model.num_layers * (offloading.kept_share(job, columns) * inputs + outside)
                 - _narrow_embeddings(job, columns)
@@ -191,6 +193,17 @@ class Step:
             compiled=compiles_loss(job, columns),
             before=_before(job, size, modes, tokens),
         )
+
+
+def _per_layer_inputs(
+    job: Job, modes: Modes, tokens: FloatArray, checkpointing: BoolArray
+) -> FloatArray:
+    """[bytes] of what the layers read of embeddings of their own."""
+    if not job.model.per_layer_size:
+        return np.zeros_like(tokens)
+    asked = modes.each(lambda m: per_layer_inputs(job.model, job.method, m, asked=True))
+    plain = modes.each(lambda m: per_layer_inputs(job.model, job.method, m, asked=False))
+    return tokens * np.where(checkpointing, asked, plain)
 
 
 def _before(job: Job, size: Sizes, modes: Modes, tokens: FloatArray) -> FloatArray:

@@ -55,7 +55,7 @@ class Unreduced:
             return cls(head, own * float(saved_parameters(job.model, job.method)), 0.0 * own)
         return cls(
             head=element * (size.head or size.embedding),
-            root=element * (size.embedding + size.head),
+            root=element * (size.embedding + size.head + size.outside),
             layer=element * size.largest_layer,
         )
 
@@ -129,8 +129,9 @@ def gathered_bytes(
     missing = np.where(static.weight_shards > 1, 1.0, 0.0)
     stored = job.method.plain_bytes
     travels = np.minimum(stored, compute)
-    root = travels * (size.embedding + size.head)
-    inner = static.stored - stored * (size.embedding + size.head)
+    outside = size.embedding + size.head + size.outside
+    root = travels * outside
+    inner = static.stored - stored * outside
     share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
     if job.method.base in {"16bit", "32bit"}:
         share = travels

@@ -47,7 +47,7 @@ SCATTER, OWN, CONSTANTS, DEVICE, COMPILE, LUCK = (
     "scatter", "own", "constants", "device", "compile", "luck"
 )  # fmt: skip
 FASTER = "faster"  # in the key of a cause that makes no run slower
-STEP = frozenset({SCATTER, OWN, CONSTANTS, DEVICE, PROGRAM, "kernels", "variant"})
+STEP = frozenset({SCATTER, OWN, CONSTANTS, DEVICE, PROGRAM, "kernels", "variant", "layers"})
 _SETTINGS = ("compile", "compile_scope", "precision", "attention", "kernels")
 _SLOPE = "slope:"
 

@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.memory.modelling_code import family_memory, windowed_share
+from autotune.cost.memory.modelling_code import (
+    GROUPED_HEAD_DIM,
+    family_memory,
+    windowed_share,
+)
+from autotune.cost.time.flops import FLASH_BACKWARD
 from autotune.domain.config import FLASH
 
 # torch's flash kernel is the first generation until this release, then the second. Source: PyTorch
@@ -53,12 +58,23 @@ SECOND_ON_H100, H100_FLOP_PER_S, H100_FP32, SECOND_AT_MOST = 0.55, 989.4e12, 66.
 # huggingface/transformers pull request 48163.
 CUDNN_IN_TORCH, CUDNN_ONCE_IN_TORCH = (2, 11), (2, 5, 0)
 CUDNN_CHIPS, CUDNN_HEAD_DIM = (9.0, 10.0, 10.3), 128
+# sdpa's memory-efficient kernel against flash, for the same FLOP: assumption. Of whole steps it
+# makes 1.3 at 4k tokens and 1.6 at 8k, as published (huggingface/transformers issue 30461: 3,247
+# to 2,483 and 3,083 to 1,918 tokens/s).
+MASKED_ATTENTION = 0.75
+# The same kernel holds what it sums in registers up to this width of a head, and in memory above:
+# there the backward takes 5.3 times the forward, not 2.5. 512 dimensions at 8,192 tokens: 19 and
+# 100 ms (xlite-dev/ffpa-attn pull request 137); 256 with a mask on an H200: 72 ms for both (verl
+# pull request 7131), twice what this makes. Counted where the layers of a model differ.
+# Source: PyTorch 2.13 aten/.../cuda/mem_eff_attention/kernel_backward.h, kOutputInRF.
+WIDE_HEAD, WIDE_BACKWARD = 128, 5.3
 NEWER_INSTRUCTIONS = (9.0, 12.0)  # compute capabilities; GeForce Blackwell has Ampere's again
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.device import Device
     from autotune.domain.job import Job
+    from autotune.domain.model import Model
 
 
 def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray:
@@ -150,6 +166,29 @@ def masked_share(job: Job, columns: Columns, length: FloatArray) -> FloatArray:
         whole = np.zeros(columns.rows, np.bool_)
     window = job.model.sliding_window or np.inf
     return np.where(whole, 1.0, np.where(length >= window, windowed_share(job.model), 0.0))
+
+
+def kernel_work(
+    job: Job, columns: Columns, layer: Model, masked: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """[rows] work of a layer's forward, in causal halves at flash's rate; backward over forward.
+
+    masked: share of all layers with a mask. Where layers differ it is those with a window, if it is
+    not all; and heads wider than any flash kernel takes run the memory-efficient one without too.
+    """
+    if job.model.kinds:
+        windowed = float(layer.sliding_window is not None)
+        masked = np.where((masked > 0.0) & (masked < 1.0), windowed, masked)
+    work = 1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0)
+    backward = np.full(columns.rows, FLASH_BACKWARD)
+    if not job.model.kinds or layer.head_dim <= WIDE_HEAD:
+        return work, backward
+    efficient = columns.equals("attention", "sdpa").astype(np.float64)
+    if layer.head_dim > GROUPED_HEAD_DIM:
+        work = work + efficient * (1.0 - masked) * (1.0 / MASKED_ATTENTION - 1.0)
+    else:
+        efficient = efficient * masked
+    return work, backward + efficient * (WIDE_BACKWARD - FLASH_BACKWARD)
 
 
 def waits_for_lengths(job: Job, columns: Columns) -> BoolArray:

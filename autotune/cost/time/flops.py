@@ -49,20 +49,18 @@ class Product:
 
 @lru_cache(maxsize=256)
 def products(model: Model, method: Method) -> tuple[Product, ...]:
-    """Projections of all decoder layers, grouped by shape and by how many tokens they see."""
+    """Projections in and beside the layers, grouped by shape and by how many tokens they see."""
     found: dict[tuple[int, int, float], list[float]] = {}
-    for layer in model.layers:
-        layers = layer.num_layers
-        for linear in layer.linears:
-            share = linear.active / linear.count
-            sums = found.setdefault(
-                (linear.in_features, linear.out_features, share), [0.0, 0.0, 0.0, 0.0]
-            )
-            active = linear.active * layers
-            sums[0] += linear.count * layers
-            sums[1] += active
-            sums[2] += active if _adapted(linear, method) else 0.0
-            sums[3] += active if _ends_layer(linear, model) else 0.0
+    for layers, linear in model.all_linears:
+        share = linear.active / linear.count
+        sums = found.setdefault(
+            (linear.in_features, linear.out_features, share), [0.0, 0.0, 0.0, 0.0]
+        )
+        active = linear.active * layers
+        sums[0] += linear.count * layers
+        sums[1] += active
+        sums[2] += active if _adapted(linear, method) else 0.0
+        sums[3] += active if _ends_layer(linear, model) else 0.0
     return tuple(Product(i, o, *sums) for (i, o, _), sums in found.items())
 
 
@@ -72,7 +70,8 @@ def _adapted(linear: Linear, method: Method) -> bool:
 
 def _ends_layer(linear: Linear, model: Model) -> bool:
     """Whether the layer's output follows at once, so that recomputation stops before it."""
-    return linear.part == "mlp" and linear.out_features == model.hidden_size
+    last = "per_layer" if model.per_layer_size else "mlp"
+    return linear.part == last and linear.out_features == model.hidden_size
 
 
 def linear_weights(model: Model, method: Method) -> float:
@@ -91,9 +90,8 @@ def adapter_weights(model: Model, method: Method) -> float:
         method.rank
         * (one.in_features + (one.adapter_out or one.out_features))
         * one.active
-        * layer.num_layers
-        for layer in model.layers
-        for one in layer.linears
+        * layers
+        for layers, one in model.all_linears
         if _adapted(one, method)
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from autotune.cost import deepspeed, dora, whole_modules
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
-from autotune.cost.time.attention import flash_share, flattened, masked_share
+from autotune.cost.time.attention import flash_share, flattened, kernel_work, masked_share
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -51,10 +51,6 @@ WIDE_TRAFFIC = 1.45
 # compiled: 6,667 -> 8,532 tokens/s with one scale a tensor. With one scale a row it gained nothing
 # (4,378 -> 3,709), as did no run that is not compiled.
 FP8_PRODUCTS = 1.55
-# sdpa's memory-efficient kernel against flash, for the same FLOP: assumption. Of whole steps it
-# makes 1.3 at 4k tokens and 1.6 at 8k, as published (huggingface/transformers issue 30461: 3,247
-# to 2,483 and 3,083 to 1,918 tokens/s).
-MASKED_ATTENTION = 0.75
 NO_FLASH = 0.6  # devices before Ampere run the memory-efficient kernel: assumption
 
 
@@ -285,16 +281,17 @@ def _attention_terms(
     capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
     old = (capability > 0) & (capability < FLASH_CAPABILITY)
     kernel = np.where(old, NO_FLASH, flash_share(job, columns, third=third))
-    once, causal = np.zeros(columns.rows), np.zeros(columns.rows)
+    ahead, back, causal = (np.zeros(columns.rows) for _ in range(3))
     for layer in job.model.layers:
         own = flops.attention_flop(layer, 1.0) * sequences * length**2 / 2.0
         share = kernel * efficiency.attention(
             rows.curves, length, sequences * layer.num_attention_heads, layer.head_dim
         )
         share = share * measured_rates.attention_gain(job, columns, share)
-        work = own * (1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0))
-        once, causal = once + work / (rows.peak * share), causal + own
-    return once * passes, once * flops.FLASH_BACKWARD, causal * (passes + flops.EAGER_BACKWARD)
+        work, backward = kernel_work(job, columns, layer, masked)
+        once = own * work / (rows.peak * share)
+        ahead, back, causal = ahead + once, back + once * backward, causal + own
+    return ahead * passes, back, causal * (passes + flops.EAGER_BACKWARD)
 
 
 def _compiled(job: Job, graphs: BoolArray, left: FloatArray | float) -> FloatArray:

@@ -30,6 +30,7 @@ from autotune.trainers.hf.adapter import (
     read_base,
     read_saved,
     read_variant,
+    text_targets,
     variant_keys,
 )
 from autotune.trainers.hf.evaluation import read_evaluation, read_held_out
@@ -392,7 +393,8 @@ def _contract(plan: Plan) -> dict[str, Any]:
             "load_in_4bit": method.base == "nf4",
             "load_in_8bit": method.base == "int8",
             "lora_r": method.rank, "lora_alpha": plain(method.alpha),
-            "lora_dropout": method.dropout, "lora_target_modules": list(method.targets),
+            "lora_dropout": method.dropout,
+            "lora_target_modules": text_targets(job.model, method),
             **variant_keys(method, "peft_"),
         }  # fmt: skip
         if method.base == "nf4" and not method.double_quant:

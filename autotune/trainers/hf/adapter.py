@@ -17,6 +17,7 @@ from autotune.trainers.schema import schema_of
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
+    from autotune.domain.model import Model
     from autotune.domain.software import Software
     from autotune.trainers.contract import Plan
     from autotune.trainers.parsed import Keys, Parsed
@@ -52,6 +53,27 @@ OWN_FLAGS = {
         "tuning_method", "train_method", "finetune_type", "peft_method",
     ),
 }  # fmt: skip
+
+
+# Families whose published checkpoints see and hear too: the matrices of those parts are called like
+# the text model's, and PEFT, which goes by the end of a name, cannot wrap them.
+# Source: transformers 5.23 models/gemma4, Gemma4ClippableLinear; huggingface/peft#3129; peft 0.21
+# tuners/lora/model.py, which takes nn.Linear and no module that holds one.
+_WITH_TOWERS = frozenset({"gemma4_text"})
+_TOWERS = r".*(vision_tower|audio_tower|embed_vision|embed_audio).*"
+_LAYERS_WITH_TOWERS = r"model\.language_model\.layers\.\d+\.\w+\."
+
+
+def spared_keys(model: Model) -> dict[str, Any]:
+    """PEFT's words for the parts of a checkpoint that carry no adapters."""
+    return {"exclude_modules": _TOWERS} if model.family in _WITH_TOWERS else {}
+
+
+def text_targets(model: Model, method: Method) -> list[str] | str:
+    """The adapted modules for a file that cannot leave others out: names, else a pattern."""
+    if model.family not in _WITH_TOWERS:
+        return list(method.targets)
+    return f"{_LAYERS_WITH_TOWERS}({'|'.join(method.targets)})"
 
 
 # Words for a way of training that add nothing to what the file says elsewhere.

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
-from autotune.trainers.hf.adapter import adapter_dtype, saved_dtype, variant_keys, weights_dtype
+from autotune.trainers.hf.adapter import (
+    adapter_dtype,
+    saved_dtype,
+    spared_keys,
+    variant_keys,
+    weights_dtype,
+)
 from autotune.trainers.hf.preferences import columns_of
 from autotune.trainers.launch.run_inputs import FOLDER
 from autotune.trainers.versions import KNOWN
@@ -133,6 +139,7 @@ def _lora(plan: Plan) -> dict[str, object] | None:
         "lora_alpha": alpha,
         "lora_dropout": method.dropout,
         "target_modules": list(method.targets),
+        **spared_keys(plan.job.model),
         **variant_keys(method),
         **({"modules_to_save": list(method.modules_to_save)} if method.modules_to_save else {}),
     }

@@ -204,7 +204,7 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
     [
         ("Qwen/Qwen3.5-27B", "linear-attention layers"),
         ("unsloth/Qwen3.5-35B-A3B", "linear-attention layers"),
-        ("unsloth/gemma-4-E4B-it-unsloth-bnb-4bit", "layers of different shapes"),
+        ("unsloth/gemma-4-26B-A4B-it", "experts beside its MLP"),
         ("LiquidAI/LFM2-1.2B", "convolutions"),
         ("deepseek-ai/DeepSeek-V3", "latent attention"),
         ("facebook/opt-350m", "norms after its layers"),

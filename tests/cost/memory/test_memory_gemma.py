@@ -1,0 +1,82 @@
+"""Memory of the Gemma 4 family against the trace of its classes: layers of several shapes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import BLAS_A100, memory_columns, needs, priced_job
+
+from autotune.catalog.models.models import find_model
+from autotune.cost.memory.component import COMPONENT
+from autotune.cost.parameters import resolve_targets
+from autotune.domain.job import Method
+from autotune.trace.client import Traced, Tracer
+from autotune.trace.request import StepRequest
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Model
+
+pytestmark = pytest.mark.slow
+needs("torch", "peft")
+
+NAMES = ["google/gemma-4-31B", "google/gemma-4-12B", "google/gemma-4-E2B", "google/gemma-4-E4B"]
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {"kind": "full"},
+    "lora": {"base": "16bit"},
+    "lora-dropout": {"base": "16bit", "dropout": 0.05},
+    "nf4": {"base": "nf4"},
+}
+ROWS, SHORT, LONG = 2, 512, 2048  # LONG: beyond the window, so that its layers get a mask
+
+
+def method_of(model: Model, words: dict[str, Any]) -> Method:
+    if words.get("kind") == "full":
+        return Method("full", "16bit")
+    targets = resolve_targets(model, "all-linear")
+    return Method("lora", words["base"], 16, 16.0, words.get("dropout", 0.0), targets)
+
+
+def formula(model: Model, method: Method, how: dict[str, str], length: int) -> float:
+    job = priced_job(model, method, length, global_batch_size=ROWS)
+    columns = memory_columns(micro_batch_size=ROWS, adapter_dtype="fp32", **how)
+    return float(COMPONENT.price(job, columns)["allocated"][0]) - BLAS_A100
+
+
+def request(model: Model, method: Method, how: dict[str, str], length: int) -> StepRequest:
+    return StepRequest(
+        model=json.loads(model.hf_config), num_layers=model.num_layers, micro_batch_size=ROWS,
+        seq_len=length, precision="bf16", base=method.base, optimizer="adamw_torch_fused",
+        rank=method.rank if method.is_lora else 0, targets=method.targets, dropout=method.dropout,
+        attention=how["attention"], activation_checkpointing=how["activation_checkpointing"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize(
+    ("attention", "length"), [("sdpa", SHORT), ("sdpa", LONG), ("eager", LONG)]
+)
+@pytest.mark.parametrize("words", list(METHODS))
+@pytest.mark.parametrize("name", NAMES)
+def test_formula_is_within_two_percent_of_the_trace(
+    tracer: Tracer, name: str, words: str, attention: str, length: int, checkpointing: str
+) -> None:
+    model = find_model(name)
+    method = method_of(model, METHODS[words])
+    how = {"attention": attention, "activation_checkpointing": checkpointing}
+    traced = tracer.trace(request(model, method, how, length))
+    assert isinstance(traced, Traced), traced
+    assert formula(model, method, how, length) == pytest.approx(traced.peak_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("name", NAMES[:2])  # the others are traced at full depth
+def test_two_periods_of_layers_stand_for_all_of_them(tracer: Tracer, name: str) -> None:
+    model = find_model(name)
+    how = {"attention": "sdpa", "activation_checkpointing": "none"}
+    asked = request(model, method_of(model, METHODS["lora"]), how, SHORT)
+    few, all_of_them = tracer.trace(asked), tracer.trace(asked, full=True)
+    assert isinstance(few, Traced), few
+    assert isinstance(all_of_them, Traced), all_of_them
+    assert few.depths == (6, 12)
+    assert few.peak_bytes == pytest.approx(all_of_them.peak_bytes, rel=1e-6)
