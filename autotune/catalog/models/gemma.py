@@ -36,6 +36,7 @@ def gemma_fields(config: Mapping[str, Any], sizes: Sizes, name: str) -> dict[str
     if config.get("model_type") != "gemma4_unified_text":
         filled |= _FILLED_IN_PER_LAYER
     filled |= {key: value for key, value in config.items() if value is not None}
+    as_size(filled, ("sliding_window",), name)
     types = _layer_types(filled, sizes, name)
     first = sizes.layers - _borrowing(filled, types, sizes, name)
     places: dict[tuple[str, bool], list[int]] = {}
@@ -55,7 +56,14 @@ def gemma_fields(config: Mapping[str, Any], sizes: Sizes, name: str) -> dict[str
                 ),
             ),
         }
-    kinds = (_layer(filled, sizes, name, *key, tuple(where), own) for key, where in places.items())
+    heads = {
+        SLIDING: (sizes.head_dim, sizes.kv_heads),
+        FULL: _full_heads(filled, types, sizes, name),
+    }
+    kinds = (
+        _layer(filled, sizes, heads[kind], kind, tuple(where), borrows=borrows, own=own)
+        for (kind, borrows), where in places.items()
+    )
     return {**fields, "kinds": tuple(kinds)}
 
 
@@ -65,7 +73,6 @@ def _refuse(config: Mapping[str, Any], name: str) -> None:
         what
         for what, has in (
             ("experts beside its MLP", config.get("enable_moe_block") is True),
-            ("layers whose sizes are listed one by one", bool(config.get("per_layer_config"))),
             ("attention to later tokens", config.get("use_bidirectional_attention") == "all"),
         )
         if has
@@ -96,24 +103,60 @@ def _borrowing(config: Mapping[str, Any], types: list[str], sizes: Sizes, name: 
     return last
 
 
-def _layer(
-    config: Mapping[str, Any],
-    sizes: Sizes,
-    name: str,
-    kind: str,
-    borrows: bool,  # noqa: FBT001 - half of the key
-    places: tuple[int, ...],
-    own: int,
-) -> Layer:
-    head_dim, kv_heads, keys_are_values = sizes.head_dim, sizes.kv_heads, False
-    if kind == FULL:
+def _full_heads(
+    config: Mapping[str, Any], types: list[str], sizes: Sizes, name: str
+) -> tuple[int, int]:
+    """Width of a head and number of key heads of the layers that see all.
+
+    As published, or as transformers since 5.23 writes them, by the place of a layer.
+    """
+    listed = config.get("per_layer_config")
+    if listed is None:
         keys_are_values = config.get("attention_k_eq_v") is True
-        head_dim = as_size(config, ("global_head_dim",), name)
-        if keys_are_values and config.get("num_global_key_value_heads") is not None:
-            kv_heads = as_size(config, ("num_global_key_value_heads",), name)
+        stated = {
+            "head_dim": config["global_head_dim"],
+            "num_key_value_heads": config.get("num_global_key_value_heads")
+            if keys_are_values
+            else None,
+        }
+    else:
+        stated = _alike(listed, types, name)
+    found = []
+    for key, usual in (("head_dim", sizes.head_dim), ("num_key_value_heads", sizes.kv_heads)):
+        found.append(usual if stated.get(key) is None else as_size(stated, (key,), name))
+    head_dim, kv_heads = found
     if sizes.heads % kv_heads:
         msg = f"{name}: {sizes.heads} attention heads do not share {kv_heads} key heads evenly"
         raise InputError(msg, "check num_attention_heads and num_global_key_value_heads")
+    return head_dim, kv_heads
+
+
+def _alike(listed: object, types: list[str], name: str) -> dict[str, Any]:
+    """What a list by layers says of those that see all, where it says the same of each."""
+    places = {str(place) for place, kind in enumerate(types) if kind == FULL}
+    if isinstance(listed, dict) and {str(key) for key in listed} == places:
+        first, *others = listed.values()
+        known = {"head_dim", "num_key_value_heads"}
+        if isinstance(first, dict) and set(first) <= known and all(own == first for own in others):
+            return first
+    msg = (
+        f"{name} (Gemma 4) lists other sizes for single layers, which this version cannot describe"
+    )
+    raise InputError(msg, "its memory and time would be wrong; choose a published size")
+
+
+def _layer(
+    config: Mapping[str, Any],
+    sizes: Sizes,
+    heads: tuple[int, int],
+    kind: str,
+    places: tuple[int, ...],
+    *,
+    borrows: bool,
+    own: int,
+) -> Layer:
+    head_dim, kv_heads = heads
+    keys_are_values = kind == FULL and config.get("attention_k_eq_v") is True
     h, q, kv = sizes.hidden, sizes.heads * head_dim, kv_heads * head_dim
     wide = borrows and config.get("use_double_wide_mlp") is True
     bias = config.get("attention_bias") is True
@@ -131,7 +174,7 @@ def _layer(
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         qk_norm="per_head",
-        sliding_window=as_size(config, ("sliding_window",), name) if kind == SLIDING else None,
+        sliding_window=config["sliding_window"] if kind == SLIDING else None,
         borrows_keys=borrows,
     )
 

@@ -69,6 +69,18 @@ def spared_keys(model: Model) -> dict[str, Any]:
     return {"exclude_modules": _TOWERS} if model.family in _WITH_TOWERS else {}
 
 
+def attention_words(model: Model, attention: str) -> str | dict[str, str]:
+    """What loads a checkpoint with this attention: a word, or one for its text model alone.
+
+    The part of it that hears knows eager attention only, and refuses to load with another.
+    Source: transformers 5.23 models/gemma4, Gemma4AudioModel; modeling_utils.py, which takes a word
+    for each part of the config, "" for the whole.
+    """
+    if model.family not in _WITH_TOWERS:
+        return attention
+    return {"": attention, "text_config": attention}
+
+
 def text_targets(model: Model, method: Method) -> list[str] | str:
     """The adapted modules for a file that cannot leave others out: names, else a pattern."""
     if model.family not in _WITH_TOWERS:

@@ -11,6 +11,7 @@ from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
 from autotune.trainers.hf.adapter import (
     adapter_dtype,
+    attention_words,
     saved_dtype,
     spared_keys,
     variant_keys,
@@ -89,7 +90,7 @@ def _settings(plan: Plan) -> list[tuple[str, object, str]]:
         ("GLOBAL_BATCH_SIZE", job.global_batch_size, "micro x accumulation x devices"),
         ("BASE", method.base, "storage of the base weights"),
         ("WEIGHTS_DTYPE", weights_dtype(plan), "of weights that are not quantised"),
-        ("ATTENTION", plan.config.attention, ""),
+        ("ATTENTION", attention_words(job.model, plan.config.attention), ""),
         ("SHARDING", plan.config.sharding, ""),
         ("ADAPTER_DTYPE", adapter_dtype(plan), ""),
         ("SAVED_DTYPE", saved_dtype(plan), "of modules that train whole beside them"),

@@ -248,6 +248,42 @@ def test_the_shipped_collection_of_real_configs_is_read_or_refused() -> None:
     assert len(counts) == 16
 
 
+GEMMA_4 = {
+    "model_type": "gemma4_text", "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size": 512,
+}  # fmt: skip
+
+
+def test_sizes_by_layer_as_transformers_saves_them_are_those_that_were_published() -> None:
+    published = {"global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+    own = {"head_dim": 32, "num_key_value_heads": 1}
+    saved = {"per_layer_config": {"1": own, "3": own}, "attention_k_eq_v": True}
+    one, other = (model_from_config({**GEMMA_4, **more}, "m", "t") for more in (published, saved))
+    assert one.kinds == other.kinds
+    assert parameter_count(one) == parameter_count(other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"per_layer_config": {"1": {"head_dim": 32}}}, "other sizes for single layers"),
+        ({"per_layer_config": {"1": {"head_dim": 32}, "3": {}}}, "other sizes for single layers"),
+        ({"per_layer_config": [1]}, "other sizes for single layers"),
+        ({"enable_moe_block": True}, "experts beside its MLP"),
+        ({"use_bidirectional_attention": "all"}, "attention to later tokens"),
+        ({"num_kv_shared_layers": 3}, "none before them to share keys"),
+        ({"num_kv_shared_layers": "3"}, "must be a whole number"),
+        ({"layer_types": ["full_attention"]}, "a kind for each of 4 layers"),
+    ],
+)
+def test_a_gemma_4_that_is_not_described_is_refused_with_the_reason(
+    changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        model_from_config({**GEMMA_4, **changes}, "m", "test")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

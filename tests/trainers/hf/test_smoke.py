@@ -160,3 +160,49 @@ def test_run_sh_trains_the_adapters_that_are_counted(
     assert state(tmp_path / "run/output", 10)["global_step"] == 10
     saved = safetensors.load_file(tmp_path / "run/output/final/adapter_model.safetensors")
     assert sum(each.numel() for each in saved.values()) == lora_parameters(model, 8, "all-linear")
+
+
+def a_gemma_4(folder: Path, data: Path) -> Path:
+    """A tiny random one with its parts that see and hear, the tokenizer and rows of `data`."""
+    import transformers
+
+    text = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "global_head_dim": 16, "vocab_size": 64,
+        "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 8,
+        "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "pad_token_id": 0,
+    }  # fmt: skip
+    part = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sees = {**part, "intermediate_size": 32, "num_key_value_heads": 2, "head_dim": 16}
+    config = transformers.Gemma4Config(
+        text_config=text, vision_config={**sees, "position_embedding_size": 16},
+        audio_config={**part, "output_proj_dims": 32}, image_token_id=60, video_token_id=61,
+        audio_token_id=62,
+    )  # fmt: skip
+    shutil.copytree(data, folder)
+    transformers.Gemma4ForConditionalGeneration(config).save_pretrained(folder / "model")
+    return folder
+
+
+def test_a_checkpoint_that_sees_and_hears_has_adapters_in_its_text_alone(
+    model_and_data: Path, tmp_path: Path
+) -> None:
+    from safetensors import safe_open
+
+    folder = a_gemma_4(tmp_path / "gemma", model_and_data)
+    model = find_model(str(folder / "model"))
+    targets = resolve_targets(model, "all-linear")
+    method = replace(with_base(LORA, "32bit"), targets=targets)
+    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
+    plan = job(method, model=model, storage="network")
+    write_export(export("hf", plan, small, config(precision="fp32", attention="sdpa")), tmp_path)
+    done = run(folder, tmp_path, MAX_STEPS="2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    with safe_open(tmp_path / "output/final/adapter_model.safetensors", "pt") as saved:
+        names = list(saved.keys())
+        assert sum(saved.get_tensor(name).numel() for name in names) == lora_parameters(
+            model, method.rank, targets
+        )
+    assert all("language_model" in name for name in names)
