@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.job import Assumption
 from autotune.domain.software import LossKind, Software
 
 if TYPE_CHECKING:
+    from autotune.domain.model import Model
     from autotune.domain.objective import Objective
 
 DEFAULT = "default"
@@ -34,18 +36,28 @@ OPTIONAL = (
     "torchao",
     "flash_attn_3",
     "hub_kernels",
+    "flash_linear_attention",
 )
 # Optional packages that open levers, and the version that is assumed of one to be installed.
 # Source: newest releases on PyPI, 2026-11-22; flash-attention 3: setup.py of its folder `hopper`.
 INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
-    "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0),
+    "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0), "flash_linear_attention": (0, 5, 2),
 }  # fmt: skip
 
 
 def installing(package: str) -> str:
     """What is typed so that a job counts on one of the packages of INSTALLABLE."""
     return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
+
+
+def unkernelled(model: Model, software: Software) -> list[Assumption]:
+    """That a model with gated delta nets runs without their kernels."""
+    if not model.delta_nets or software.fuses_delta_nets:
+        return []
+    how = installing("flash_linear_attention")
+    why = f"not stated; slower, and more memory. Where it is installed: {how}"
+    return [Assumption("software.flash_linear_attention", "not installed", why)]
 
 
 def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:

@@ -39,6 +39,35 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Sizes of a gated delta net: a token mixer that carries a state instead of scores.
+
+    Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024); the names of Qwen3-Next.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int  # of a head
+    value_dim: int
+    kernel: int  # tokens that its convolution reads
+
+    @property
+    def keys(self) -> int:
+        """[elements] width of all key (or query) heads."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """[elements] width of all value heads."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def parameters(self) -> int:
+        """[elements] outside its matrices: convolution, decays and their bias, the norm's scale."""
+        return (2 * self.keys + self.values) * self.kernel + 2 * self.value_heads + self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One kind of decoder layer of a model that has several.
 
@@ -56,6 +85,7 @@ class Layer:
     experts_per_token: int = 0
     extra_params_per_layer: int = 0
     borrows_keys: bool = False
+    mixer: DeltaNet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +153,12 @@ class Model:
     outside: tuple[Linear, ...] = field(
         default=(), metadata=LATER
     )  # matrices that lie outside the layers, beside embedding and head
+    mixer: DeltaNet | None = field(
+        default=None, metadata=LATER
+    )  # what mixes tokens instead of attention; such a layer has no attention heads
+    gated_attention: bool = field(
+        default=False, metadata=LATER
+    )  # its output is multiplied by a gate that q_proj makes beside the queries
 
     def __hash__(self) -> int:
         """Of what tells nearly all of them apart: every count of parameters is looked up by it."""
@@ -169,6 +205,11 @@ class Model:
         """(number of layers that have it, matrix): those outside the layers are there once."""
         within = ((kind.num_layers, linear) for kind in self.layers for linear in kind.linears)
         return (*within, *((1, linear) for linear in self.outside))
+
+    @property
+    def delta_nets(self) -> tuple[DeltaNet, ...]:
+        """One for each kind of layer that mixes tokens by it."""
+        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
 
     @property
     def is_moe(self) -> bool:

@@ -106,6 +106,7 @@ class Software:
     torchao: tuple[int, ...] | None = field(default=None, metadata=LATER)
     flash_attn_3: tuple[int, ...] | None = field(default=None, metadata=LATER)
     hub_kernels: tuple[int, ...] | None = field(default=None, metadata=LATER)  # package `kernels`
+    flash_linear_attention: tuple[int, ...] | None = field(default=None, metadata=LATER)
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
@@ -236,6 +237,15 @@ class Software:
             loss: LossKind = "chunked" if self.loss == "chunked" else "liger"
             return replace(self, kernels="liger", loss=loss)
         return replace(self, loss="chunked") if kernels == "chunked_loss" else self
+
+    @property
+    def fuses_delta_nets(self) -> bool:
+        """Whether gated delta nets run in the kernels of flash-linear-attention.
+
+        transformers takes them where the package is installed; Unsloth brings them along. Source:
+        transformers 5.23 integrations/hub_kernels.py; unslothai/unsloth pull request 6850.
+        """
+        return self.flash_linear_attention is not None or self.kernels == "unsloth"
 
     @property
     def has_flash_attention(self) -> bool:

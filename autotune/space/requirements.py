@@ -369,7 +369,12 @@ def bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, precis
 
 
 def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: str) -> bool:
-    """Whether the kernel masks by rows; who locks packing has decided."""
+    """Whether the kernel masks by rows; who locks packing has decided.
+
+    A gated delta net carries a state from row to row without its kernels: transformers refuses.
+    """
+    if packing == "on" and job.model.delta_nets and not job.software.fuses_delta_nets:
+        return False
     return packing == "off" or attention in FLASH or job.lock.get("packing") == "on"
 
 

@@ -45,7 +45,7 @@ from autotune.app.whatif.levers import (
 )
 from autotune.catalog.devices import find_device, find_machine, known_device
 from autotune.catalog.models.models import find_model
-from autotune.catalog.software import find_software, installing, of_pairs
+from autotune.catalog.software import find_software, installing, of_pairs, unkernelled
 from autotune.domain.config import KNOBS, PLAIN, SPLIT
 from autotune.domain.device import FLASH_CAPABILITY, FP8_CAPABILITY
 from autotune.domain.errors import InputError
@@ -137,7 +137,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
         assumed.append(Assumption("software", software.name, why))
-    assumed += terms
+    assumed += [*unkernelled(model, software), *terms]
     stated: tuple[Statement, ...] = ()
     if jobfile.stated:
         from autotune.claims.table import statements_of

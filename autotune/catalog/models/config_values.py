@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.domain.errors import InputError
-from autotune.domain.model import Linear
+from autotune.domain.model import DeltaNet, Linear
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -346,4 +346,54 @@ def _routed(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> tuple[L
         Linear(gate, h, f, bias, "expert", count, active, adapter_out=2 * f),
         Linear(up, h, f, bias, "expert", count, active, adapter_out=2 * f),
         Linear(down, f, h, bias, "expert", count, active),
+    )
+
+
+FULL, LINEAR = "full_attention", "linear_attention"
+DELTA_NETS = {"qwen3_5_text"}  # families with gated delta nets between their attention layers
+_DELTA_NET = {
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+
+
+def read_delta_net(config: Mapping[str, Any], kind: str, name: str) -> DeltaNet | None:
+    """The sizes of a family's gated delta nets; None where it has none. Raises InputError."""
+    if kind not in DELTA_NETS:
+        return None
+    config = {**_DELTA_NET, **{k: v for k, v in config.items() if v is not None}}
+    heads = [as_size(config, (f"linear_num_{of}_heads",), name) for of in ("key", "value")]
+    dims = [as_size(config, (f"linear_{of}_head_dim",), name) for of in ("key", "value")]
+    if heads[1] % heads[0]:
+        msg = f"{name}: {heads[1]} value heads of its delta nets do not share {heads[0]} key heads"
+        raise InputError(msg, "check linear_num_key_heads and linear_num_value_heads")
+    kernel = as_size(config, ("linear_conv_kernel_dim",), name)
+    return DeltaNet(heads[0], heads[1], dims[0], dims[1], kernel)
+
+
+def layer_types(config: Mapping[str, Any], layers: int, name: str) -> tuple[str, ...]:
+    """What mixes tokens in each layer of a model with delta nets.
+
+    Every `full_attention_interval`th is attention where the config lists none.
+    Source: transformers 5.23 configuration_qwen3_5.py.
+    """
+    listed = config.get("layer_types")
+    if listed is None:
+        key = "full_attention_interval"
+        every = as_size(config, (key,), name) if key in config else 4
+        return tuple(LINEAR if (i + 1) % every else FULL for i in range(layers))
+    if not isinstance(listed, list) or len(listed) != layers or set(listed) - {FULL, LINEAR}:
+        msg = f"layer_types of {name} must name {FULL} or {LINEAR} for each of {layers} layers"
+        raise InputError(msg, "check the config.json")
+    return tuple(listed)
+
+
+def delta_linears(net: DeltaNet, hidden: int) -> tuple[Linear, ...]:
+    """The projections of a gated delta net. Source: transformers 5.23 modeling_qwen3_5.py."""
+    return (
+        Linear("in_proj_qkv", hidden, 2 * net.keys + net.values),
+        Linear("in_proj_z", hidden, net.values),
+        Linear("in_proj_b", hidden, net.value_heads),
+        Linear("in_proj_a", hidden, net.value_heads),
+        Linear("out_proj", net.values, hidden),
     )

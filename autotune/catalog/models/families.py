@@ -50,6 +50,7 @@ class Family:
     remote: bool = False
     activation: str = "silu"  # default where the config does not say
     softcaps: bool = False
+    gated_attention: bool = False
     defaults: dict[str, Any] = field(default_factory=dict)  # sizes the class fills in
 
 
@@ -100,6 +101,12 @@ _GEMMA_4_SIZES = {
     "max_position_embeddings": 131072,
 }
 
+_QWEN3_NEXT: dict[str, Any] = {
+    **_ATTENTION_BIAS,
+    "qk_norm": "per_head",
+    "gated_attention": True,
+}
+
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "mistral": Family("MistralForCausalLM"),
@@ -119,6 +126,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True),
     "qwen3": Family("Qwen3ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
+    "qwen3_5_text": Family("Qwen3_5ForCausalLM", **_QWEN3_NEXT),
     "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
     "smollm3": Family(
         "SmolLM3ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False", tied=True
@@ -330,6 +338,7 @@ TEXT_FAMILY = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "qwen3_5": "qwen3_5_text",
     "llama4": "llama4_text",
     "mllama_text_model": "",
 }

@@ -9,30 +9,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.models.config_values import (
+    DELTA_NETS,
+    FULL,
+    LINEAR,
     Sizes,
     as_flag,
     as_size,
+    delta_linears,
     dense_layer_mlp,
     expert_linears,
+    layer_types,
+    read_delta_net,
     read_experts,
     read_sizes,
 )
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
 from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.domain.errors import InputError
-from autotune.domain.model import Linear, Model
+from autotune.domain.model import Layer, Linear, Model
 from autotune.domain.units import MB
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from autotune.domain.model import Position, QkNorm
+    from autotune.domain.model import DeltaNet, Position, QkNorm
 
 MAX_CONFIG_BYTES = 10 * MB
 HOW_TO_DESCRIBE = "pass a folder or file with the config.json of a decoder-only language model"
@@ -111,6 +118,13 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         expert_linears(experts, sizes, family_name, bias=mlp_bias) if experts else dense
     )
     num_dense = experts.num_dense_layers if experts else 0
+    net = read_delta_net(text, family_name, name)
+    kinds: tuple[Layer, ...] = ()
+    if net is not None:
+        text = {**text, "layer_types": list(layer_types(text, sizes.layers, name))}
+        mlp = linears[len(attention) :]
+        kinds = _hybrid(text["layer_types"], net, sizes, (attention, mlp), layout.qk_norm)
+        linears = ()
     model = Model(
         name=name,
         family=family_name,
@@ -140,6 +154,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         parallel_block=layout.parallel,
         qk_norm=layout.qk_norm,
         linears=linears,
+        kinds=kinds,
+        gated_attention=family.gated_attention,
         dense_linears=attention + dense_layer_mlp(sizes, family_name) if num_dense else (),
         num_dense_layers=num_dense,
         num_experts=experts.count if experts else 0,
@@ -224,12 +240,15 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
     if projected or text.get("do_layer_norm_before") is False:
         msg = f"{name} ({kind}) projects its embeddings or normalises after a layer: not described"
         raise InputError(msg, "choose another size of this family")
-    found = [what for key, what in _FOREIGN.items() if text.get(key) not in (None, 0, [], {})]
+    own = {"linear_num_key_heads"} if kind in DELTA_NETS else set()
+    stated = (key for key in _FOREIGN if text.get(key) not in (None, 0, [], {}))
+    found = [_FOREIGN[key] for key in stated if key not in own]
     if kind in GEMMA_4:
         found = []  # its own reader says which of them it has
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list):
-        strange = sorted({str(item) for item in layers} - _ATTENTION_LAYERS)
+        known = _ATTENTION_LAYERS | ({LINEAR} if kind in DELTA_NETS else set())
+        strange = sorted({str(item) for item in layers} - known)
         if strange:
             found.append(f"layers of kind {', '.join(strange)}")
     if found:
@@ -284,11 +303,43 @@ def _falcon_norms(text: Mapping[str, Any], *, new: bool) -> int:
 def _attention(text: Mapping[str, Any], family: Family, sizes: Sizes) -> tuple[Linear, ...]:
     h, q, kv = sizes.hidden, sizes.query, sizes.kv
     bias, out_bias = as_flag(text, family.qkv_bias), as_flag(text, family.out_bias)
-    widths = (q, kv, kv) if len(family.qkv) > 1 else (q + 2 * kv,)
+    wide = 2 * q if family.gated_attention else q
+    widths = (wide, kv, kv) if len(family.qkv) > 1 else (q + 2 * kv,)
     inputs = tuple(
         Linear(module, h, width, bias) for module, width in zip(family.qkv, widths, strict=True)
     )
     return (*inputs, Linear(family.attention_out, q, h, out_bias))
+
+
+def _hybrid(
+    types: Sequence[str],
+    net: DeltaNet,
+    sizes: Sizes,
+    linears: tuple[tuple[Linear, ...], tuple[Linear, ...]],
+    qk_norm: QkNorm,
+) -> tuple[Layer, ...]:
+    """Kinds of layers of a model with delta nets. linears: of attention, and what follows."""
+    attention, mlp = linears
+    places = {kind: tuple(i for i, own in enumerate(types) if own == kind) for kind in types}
+    full = partial(
+        Layer,
+        linears=attention + mlp,
+        num_attention_heads=sizes.heads,
+        num_kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        qk_norm=qk_norm,
+    )
+    linear = partial(
+        Layer,
+        linears=delta_linears(net, sizes.hidden) + mlp,
+        num_attention_heads=0,
+        num_kv_heads=0,
+        head_dim=sizes.head_dim,
+        extra_params_per_layer=net.parameters,
+        mixer=net,
+    )
+    made = {FULL: full, LINEAR: linear}
+    return tuple(made[kind](places=own) for kind, own in places.items())
 
 
 def _dense_mlp(family: Family, sizes: Sizes, *, gated: bool, bias: bool) -> tuple[Linear, ...]:

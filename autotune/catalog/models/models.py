@@ -93,7 +93,7 @@ def reads_text_alone(text: str) -> bool:
     """
     plain = text.strip().rstrip("/").rpartition("/")[2]
     return is_known(plain) and not re.match(
-        r"gemma-3-(4|12|27)b|gemma-4|llama-4", plain, re.IGNORECASE
+        r"gemma-3-(4|12|27)b|gemma-4|llama-4|qwen3\.5", plain, re.IGNORECASE
     )
 
 

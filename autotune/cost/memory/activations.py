@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost import dora
+from autotune.cost.memory.mixers import mixer_kept
 from autotune.cost.memory.modelling_code import Mode, family_memory
 from autotune.frozen import dataclass
 
@@ -206,10 +207,16 @@ def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, 
     if _one_input(model):
         inputs += tuple(item for item in linears if item.part == "mlp")[:-1]
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
+    if model.mixer is not None:
+        token += mixer_kept(model.mixer, mode)
+        return Kept(token + _group(method, mode, _Group(output, mode.compute, kept=False)), 0.0)
     core = _core(model, mode, fused=len(own) == 2 and not model.borrows_keys)
     copied = family_memory(model.family).concatenated_rope and not mode.biased
     token += core.per_token
     kept = mode.attention in {"sdpa", "flash_attention_2"} and not copied
+    if model.gated_attention:  # the gate's sigmoid, and the kernel's output or a copy of it
+        token += mode.compute * model.query_size * (1.0 if kept else 2.0)
+        kept = False
     token += _group(method, mode, _Group(output, mode.compute, kept=kept))
     return Kept(token, core.per_key)
 

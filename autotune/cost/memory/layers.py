@@ -24,6 +24,7 @@ from autotune.cost.memory.attention_kernel import (
     split_bytes,
     splits_keys,
 )
+from autotune.cost.memory.mixers import mixer_transient
 from autotune.cost.memory.modelling_code import (
     NARROW_NORMS,
     Attention,
@@ -81,7 +82,9 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
     """Extra bytes of each part of one layer's backward."""
     heads = model.num_attention_heads
     scores = 0.0
-    if mode.attention == "eager":
+    if model.mixer is not None:
+        pass
+    elif mode.attention == "eager":
         scores = heads * (6.0 if mode.compute < 4.0 else 8.0)
     elif mode.attention == "math":
         scores = heads * 8.0
@@ -93,7 +96,7 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
         mlp=max(_mlp(model, method, mode), dora.backward(model, method, mode)),
         product=_below_peak(model, method, mode),
         norm=20.0 * model.hidden_size,
-        attention=_attention(model, mode),
+        attention=_mixing(model, mode),
         per_key=scores,
     )
 
@@ -179,6 +182,12 @@ def _below_peak(model: Model, method: Method, mode: Mode) -> float:
     return (5.0 if method.dropout > 0 else 2.0) * f if mode.autocast and mode.adapter > e else 0.0
 
 
+def _mixing(model: Model, mode: Mode) -> float:
+    if model.mixer is not None:
+        return mixer_transient(model.mixer, mode, float(model.hidden_size))
+    return _attention(model, mode)
+
+
 def _attention(model: Model, mode: Mode) -> float:
     q, k, e = float(model.query_size), float(model.kv_size), mode.compute
     if mode.attention in {"eager", "math"}:
@@ -251,6 +260,7 @@ class Modes:
                 fused_adapters=fuses_adapters(job),
                 expands_heads=copies_heads(job, _KINDS[int(attention[i])]),
                 splits_keys=bool(splits[i]),
+                fused_mixer=job.software.fuses_delta_nets,
                 narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first

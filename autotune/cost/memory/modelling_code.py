@@ -82,6 +82,7 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "opt": FamilyMemory(dropout=True),
     "phi": FamilyMemory(concatenated_rope=True),
     "phi3": FamilyMemory(concatenated_rope=True),
+    "qwen3_5_text": FamilyMemory(fp32_norm=True, concatenated_rope=True),
     "stablelm": FamilyMemory(concatenated_rope=True),
 }
 _LLAMA_LIKE = FamilyMemory()
@@ -148,6 +149,7 @@ class Mode:
     read once; that of a gated MLP makes the product again in its backward, in place (Unsloth).
     expands_heads: grouped keys and values are copied for every query head before the kernel.
     splits_keys: the kernel's backward has gradients of all keys for every few of them.
+    fused_mixer: a gated delta net runs in kernels that make most of it again in their backward.
     """
 
     compute: float
@@ -168,6 +170,7 @@ class Mode:
     fused_adapters: bool = False
     expands_heads: bool = False
     splits_keys: bool = False
+    fused_mixer: bool = False
 
     @property
     def biased(self) -> bool:

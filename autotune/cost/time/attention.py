@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.memory.mixers import CHUNK
 from autotune.cost.memory.modelling_code import (
     GROUPED_HEAD_DIM,
     family_memory,
@@ -189,6 +190,67 @@ def kernel_work(
     else:
         efficient = efficient * masked
     return work, backward + efficient * (WIDE_BACKWARD - FLASH_BACKWARD)
+
+
+# A gated delta net without its kernels (`Software.fuses_delta_nets`). [bytes per token] moved by
+# all that is no projection, and kernels, forward and backward: counted with a torch dispatch mode
+# on transformers 5.23, where they came out linear in these widths; projections are products.
+# Slicing chunks makes the backward write whole tensors for each: it grows with the length.
+# Of the widths (`DeltaNet`): keys, values, keys repeated for every value head, chunk x value heads,
+# state / chunk; and for each chunk of a row values and repeated keys once more.
+DELTA_NET_FORWARD, DELTA_NET_BACKWARD = (4, 187, 166, 64, 30, 0, 0), (70, 221, 325, 222, 59, 47, 40)
+DELTA_NET_KERNELS = ((68.0, 9.0), (103.0, 26.0))  # once, and for each chunk of a row
+# The same in kernels of flash-linear-attention: what each reads and writes, and the gated norm of
+# torch behind them; the backward makes the forward again and is taken to move 2.5 times as much.
+# An NVIDIA A2 issued 73 kernels fewer in a layer's forward (iapp-technology/openthai-systemone
+# issue 2). The backward's are an assumption.
+FUSED_FORWARD, FUSED_BACKWARD = (26, 74, 4, 12, 4, 0, 0), (65, 185, 10, 30, 10, 0, 0)
+FUSED_KERNELS = ((22.0, 0.0), (50.0, 0.0))
+DELTA_NET_PRODUCTS = 0.1  # rate of products of 64 rows, many at once, over the peak: assumption
+
+
+def delta_net_bytes(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[bytes/token] that the delta nets of all layers move in a forward and in a backward."""
+    fused = job.software.fuses_delta_nets
+    ways = (FUSED_FORWARD, FUSED_BACKWARD) if fused else (DELTA_NET_FORWARD, DELTA_NET_BACKWARD)
+    found = [np.zeros_like(length), np.zeros_like(length)]
+    for layer in job.model.layers:
+        if (net := layer.mixer) is None:
+            continue
+        repeated = float(net.value_heads * net.key_dim)
+        state = repeated * net.value_dim / CHUNK
+        chunks = np.maximum(length / CHUNK, 1.0)
+        once = (net.keys, net.values, repeated, CHUNK * net.value_heads, state)
+        for i, (*each, of_values, of_keys) in enumerate(ways):
+            moved = sum(number * width for number, width in zip(each, once, strict=True))
+            sliced = chunks * (of_values * net.values + of_keys * repeated)
+            found[i] = found[i] + layer.num_layers * (moved + sliced)
+    return found[0], found[1]
+
+
+def delta_net_kernels(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[rows] kernels that the delta nets of all layers issue, forward and backward."""
+    layers = sum(layer.num_layers for layer in job.model.layers if layer.mixer is not None)
+    ways = FUSED_KERNELS if job.software.fuses_delta_nets else DELTA_NET_KERNELS
+    chunks = np.ceil(length / CHUNK)
+    forward, backward = (layers * (once + each * chunks) for once, each in ways)
+    return forward, backward
+
+
+def delta_net_flop(model: Model) -> float:
+    """[FLOP/token] of the chunked rule of all layers, forward, two for each multiply-add.
+
+    Formula: for each value head 4 C k + 2 C v (the chunk's pairs), C (k + v) (the triangular
+    system), 6 k v (the state read twice and written). C tokens of a chunk, k and v widths of heads.
+    Source: derived: transformers 5.23 torch_chunk_gated_delta_rule.
+    """
+    found = 0.0
+    for layer in model.layers:
+        if (net := layer.mixer) is not None:
+            k, v = net.key_dim, net.value_dim
+            each = 4.0 * CHUNK * k + 2.0 * CHUNK * v + CHUNK * (k + v) + 6.0 * k * v
+            found += layer.num_layers * net.value_heads * each
+    return found
 
 
 def waits_for_lengths(job: Job, columns: Columns) -> BoolArray:

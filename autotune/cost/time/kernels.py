@@ -167,17 +167,26 @@ def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
     rope = Passes(20, 24) if model.position == "rope" else Passes(0, 0)
     if fused and model.position == "rope":
         rope = Passes(4, 4)
+    gate = Passes(10, 14) if model.gated_attention else Passes(0, 0)  # its sigmoid, and a product
     residual = 12 * h
     casts = 30.0 * h * upcast  # five projections, each reads 4 bytes and writes 2
     layers = model.num_layers
     return Passes(
         layers
-        * (norm.forward * norms + act.forward * width + rope.forward * (q + k) + residual + casts),
+        * (
+            norm.forward * norms
+            + act.forward * width
+            + rope.forward * (q + k)
+            + gate.forward * q
+            + residual
+            + casts
+        ),
         layers
         * (
             norm.backward * norms
             + act.backward * width
             + rope.backward * (q + k)
+            + gate.backward * q
             + residual
             + casts
         ),
@@ -310,6 +319,8 @@ def layer_launches(
     if fused and model.position == "rope":
         rope = Passes(2, 2)
     attention = Passes(8, 12) if eager_attention else Passes(4, 5)
+    if model.mixer is not None:  # `attention.delta_net_kernels`
+        rope = attention = Passes(0, 0)
     gradients = 0.0 if method.is_lora else linears + 2.0 * model.norms_per_layer
     forward = norm.forward * norms + rope.forward + attention.forward + linears + 5
     backward = norm.backward * norms + rope.backward + attention.backward + linears + 18 + gradients

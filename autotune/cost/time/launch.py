@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.batches import unchanging_lengths
+from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import kernels
-from autotune.cost.time.attention import waits_for_lengths
+from autotune.cost.time.attention import delta_net_kernels, waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.cost.time.flops import products
 from autotune.cost.time.kernels import ADAPTER_WEIGHT, Passes, adapter_launches
@@ -119,8 +119,9 @@ def issued_kernels(
             own = kernels.launches(job, fp32_adapters=wide, eager_attention=scores, fused=fused)
             forward = np.where(here, own.forward, forward)
             backward = np.where(here, own.backward, backward)
+    mixing = delta_net_kernels(job, waited_length(job, columns))
     ahead, back = _further_kernels(job, columns)
-    forward, backward = forward + ahead, backward + back
+    forward, backward = forward + mixing[0] + ahead, backward + mixing[1] + back
     left = remaining_share(job, columns, compiled=compiled)
     ahead_host, back_host = host_factors(columns)
     return forward * (1.0 + recomputed) * left * ahead_host, backward * left * back_host

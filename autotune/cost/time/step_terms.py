@@ -12,7 +12,15 @@ import numpy as np
 from autotune.cost import deepspeed, dora, whole_modules
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
-from autotune.cost.time.attention import flash_share, flattened, kernel_work, masked_share
+from autotune.cost.time.attention import (
+    DELTA_NET_PRODUCTS,
+    delta_net_bytes,
+    delta_net_flop,
+    flash_share,
+    flattened,
+    kernel_work,
+    masked_share,
+)
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -291,6 +299,9 @@ def _attention_terms(
         work, backward = kernel_work(job, columns, layer, masked)
         once = own * work / (rows.peak * share)
         ahead, back, causal = ahead + once, back + once * backward, causal + own
+    mixed = rows.tokens * delta_net_flop(job.model)
+    once = mixed / (rows.peak * DELTA_NET_PRODUCTS)
+    ahead, back, causal = ahead + once, back + once * flops.FLASH_BACKWARD, causal + mixed
     return ahead * passes, back, causal * (passes + flops.EAGER_BACKWARD)
 
 
@@ -335,6 +346,8 @@ def _traffic(
     norms = [dora.norm_bytes(job, fp32=wide) for wide in (False, True)]
     total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
     total += whole_modules.traffic_bytes(job, columns)
+    ahead, back = delta_net_bytes(job, rows.length)
+    total += rows.tokens * (ahead * (1.0 + again) + back)
     cast = kernels.cast_bytes(model, job.method)
     total += np.where(launch.half(columns), cast.total(again), 0.0)
     score = kernels.EAGER_SCORE_BYTES.total(again)

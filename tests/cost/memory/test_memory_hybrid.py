@@ -1,0 +1,101 @@
+"""Memory of Qwen3.5 against the trace of its class: gated delta nets between attention layers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from builders import BLAS_A100, memory_columns, needs, priced_job
+
+from autotune.catalog.models.models import find_model
+from autotune.catalog.software import find_software
+from autotune.cost.memory.component import COMPONENT
+from autotune.cost.parameters import resolve_targets
+from autotune.domain.job import Method
+from autotune.trace.client import Traced, Tracer
+from autotune.trace.request import StepRequest
+
+if TYPE_CHECKING:
+    from autotune.domain.model import Model
+    from autotune.domain.software import LossKind
+
+pytestmark = pytest.mark.slow
+needs("torch", "peft")
+
+NAMES = ["Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-27B"]
+METHODS: dict[str, dict[str, Any]] = {
+    "full": {"kind": "full"},
+    "lora": {"base": "16bit"},
+    "lora-dropout": {"base": "16bit", "dropout": 0.05},
+    "nf4": {"base": "nf4"},
+}
+ROWS, LENGTH = 2, 1024
+
+
+def method_of(model: Model, words: dict[str, Any]) -> Method:
+    if words.get("kind") == "full":
+        return Method("full", "16bit")
+    targets = resolve_targets(model, "all-linear")
+    return Method("lora", words["base"], 16, 16.0, words.get("dropout", 0.0), targets)
+
+
+def formula(model: Model, method: Method, how: dict[str, str], loss: LossKind) -> float:
+    software = replace(find_software(None), loss=loss)
+    job = priced_job(model, method, LENGTH, global_batch_size=ROWS, software=software)
+    columns = memory_columns(micro_batch_size=ROWS, adapter_dtype="fp32", **how)
+    return float(COMPONENT.price(job, columns)["allocated"][0]) - BLAS_A100
+
+
+def request(model: Model, method: Method, how: dict[str, str], loss: LossKind) -> StepRequest:
+    return StepRequest(
+        model=json.loads(model.hf_config), num_layers=model.num_layers, micro_batch_size=ROWS,
+        seq_len=LENGTH, precision="bf16", base=method.base, optimizer="adamw_torch_fused",
+        rank=method.rank if method.is_lora else 0, targets=method.targets, dropout=method.dropout,
+        attention=how["attention"], activation_checkpointing=how["activation_checkpointing"],
+        loss=loss,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("words", list(METHODS))
+@pytest.mark.parametrize("name", NAMES)
+def test_formula_is_within_two_percent_of_the_trace(
+    tracer: Tracer, name: str, words: str, attention: str, checkpointing: str
+) -> None:
+    model = find_model(name)
+    method = method_of(model, METHODS[words])
+    how = {"attention": attention, "activation_checkpointing": checkpointing}
+    # Without logits a layer is what peaks; a head that trains has a gradient of its own there.
+    loss: LossKind = "chunked" if method.is_lora else "upcast"
+    traced = tracer.trace(request(model, method, how, loss))
+    assert isinstance(traced, Traced), traced
+    assert formula(model, method, how, loss) == pytest.approx(traced.peak_bytes, rel=0.02)
+
+
+def test_two_periods_of_layers_stand_for_all_of_them(tracer: Tracer) -> None:
+    model = find_model(NAMES[0])
+    how = {"attention": "sdpa", "activation_checkpointing": "none"}
+    asked = request(model, method_of(model, METHODS["lora"]), how, "chunked")
+    few, all_of_them = tracer.trace(asked), tracer.trace(asked, full=True)
+    assert isinstance(few, Traced), few
+    assert isinstance(all_of_them, Traced), all_of_them
+    assert few.depths == (4, 8)
+    assert few.peak_bytes == pytest.approx(all_of_them.peak_bytes, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_for_delta_nets_leave_a_layer_less_to_keep(name: str) -> None:
+    model = find_model(name)
+    method = method_of(model, METHODS["lora"])
+    columns = memory_columns(micro_batch_size=ROWS, adapter_dtype="fp32",
+                             activation_checkpointing="none")  # fmt: skip
+    found = {}
+    for version in (None, (0, 5, 2)):
+        software = replace(find_software(None), flash_linear_attention=version)
+        job = priced_job(model, method, LENGTH, global_batch_size=ROWS, software=software)
+        found[version] = float(COMPONENT.price(job, columns)["allocated"][0])
+    fp32_states = 4.0 * 16 * 128 * 128 / 64 * ROWS * LENGTH  # of one layer of the smallest
+    assert found[None] - found[0, 5, 2] > fp32_states
