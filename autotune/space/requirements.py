@@ -305,10 +305,12 @@ def dora_reads_weights(job: Job, _offer: Offer, sharding: str) -> bool:
 
 def states_as_today(job: Job, offer: Offer, sharding: str) -> bool:
     """DeepSpeed keeps fp32 masters and moments; to leave it for 16-bit ones is the user's step."""
-    today, method = job.today, job.method
-    if today is None or method.is_lora or method.base != "16bit" or offer.count == 1:
+    method = job.method
+    if method.is_lora or method.base != "16bit" or offer.count == 1:
         return True
-    return today.sharding not in ZERO_STAGE or sharding in ZERO_STAGE or "sharding" in job.lock
+    stated = job.origin.knobs.get("sharding") if job.origin else None  # of a machine not offered
+    now = job.today.sharding if job.today else stated
+    return now not in ZERO_STAGE or sharding in ZERO_STAGE or "sharding" in job.lock
 
 
 def pinned_needs_cuda(_job: Job, offer: Offer, pinned: bool) -> bool:  # noqa: FBT001 - a knob

@@ -14,12 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE, Target
 from autotune.trainers.launch.config import is_settings
+from autotune.trainers.launch.processes import another_number, with_processes
 from autotune.trainers.parsed import at_key
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
@@ -32,7 +34,13 @@ from autotune.trainers.syntax.rewrite import (
     rewrite_yaml,
     safe_yaml,
 )
-from autotune.trainers.syntax.shell_script import parse_shell, rewrite_shell
+from autotune.trainers.syntax.shell_script import (
+    launches,
+    parse_shell,
+    rewrite_shell,
+    shell_names,
+)
+from autotune.trainers.syntax.shell_words import shell_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,13 +110,15 @@ def patch(
         msg = f"{name} cannot be changed where it stands: {type(error).__name__}"
         raise InputError(msg, _OTHERWISE) from error
     _check(origin, text, values, changes, parsed, devices, name)
+    text, started, unchanged = _started(origin, text, devices, name)
+    notes += unchanged
     diff = "".join(
         difflib.unified_diff(
             _lines(origin.text), _lines(text), f"a/{name}", f"b/{name}", lineterm="\n"
         )
     )
     text = text.replace("\n", "\r\n") if windows else text
-    return Patched(name, text, diff, changes, tuple(notes))
+    return Patched(name, text, diff, changes | started, tuple(notes))
 
 
 def _lines(text: str) -> list[str]:
@@ -217,6 +227,23 @@ def _rewritten(origin: Origin, changes: Changes, instead: Mapping[str, str], nam
         return rewrite_json(origin.text, changes)
     left = {key: value for key, value in changes.items() if key not in instead}
     return rewrite_yaml(renamed_yaml(origin.text, instead), left)
+
+
+def _started(
+    origin: Origin, text: str, devices: int, name: str
+) -> tuple[str, Changes, list[str]]:  # fmt: skip
+    """The text whose command starts one process a device, what that changes, and what it cannot."""
+    if origin.syntax not in {"args", "shell"}:
+        return text, {}, []
+    begin, end, names, arrays = 0, len(text), None, None
+    if origin.syntax == "shell":
+        begin, end = launches(text, name)[origin.launch][:2]
+        names, arrays = shell_names(text), shell_arrays(text)
+    launched = TRAINERS[origin.trainer].launched
+    found, changes = with_processes(text[begin:end], devices, names, arrays, launched=launched)
+    other = another_number(found, devices, names, arrays)
+    told = f"{name} starts {other} processes and the pick has {devices}: change it yourself"
+    return text[:begin] + found + text[end:], changes, [Decisive(told)] if other else []
 
 
 def _values_of(syntax: str, text: str, name: str, launch: int) -> dict[str, Any]:

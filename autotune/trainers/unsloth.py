@@ -1,8 +1,10 @@
 """Unsloth: a script with its calls, FastLanguageModel and an SFTConfig, read and written.
 
-Every argument is written out, so that it can be changed. It runs on one device; its kernels
-replace the attention, the recomputing and the compiling that are knobs elsewhere.
-Source: unsloth 2026.10.9, models/loader.py and models/llama.py.
+Every argument is written out, so that it can be changed. What is written here runs on one device; a
+user's own script starts on several by `accelerate launch`. Its kernels replace the attention, the
+recomputing and the compiling that are knobs elsewhere.
+Source: unsloth 2026.10.9, models/loader.py and models/llama.py; Unsloth's documentation,
+"Multi-GPU Fine-tuning with Unsloth".
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Unsloth(Trainer):
     title = "Unsloth's calls"
     file = "unsloth_train.py"
     known = ((2026, 10), (2026, 10))
+    launched = True
     resumes_with = "trainer.train(resume_from_checkpoint=True)"
     runs_on = ("transformers", "trl")
     software: ClassVar[Mapping[str, str]] = {"kernels": "unsloth"}

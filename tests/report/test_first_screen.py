@@ -70,6 +70,29 @@ def test_today_is_set_beside_the_pick(samples: Samples) -> None:
     assert "Compared with today (30.3 h, $75.68): 18.2 h sooner and $45.41 cheaper" in shown
 
 
+def test_a_config_that_may_run_out_is_said_to_where_the_pick_is_set_beside_it(
+    samples: Samples,
+) -> None:
+    today = replace(samples.full.today, verdict="at_risk")
+    rec = replace(samples.full, today=today)
+    shown = _flat(_screen(rec))
+    assert "with today (30.3 h, $75.68; it may run out of memory): 18.2 h sooner" in shown
+    whole = _flat(TUNE_REPORT.markdown(recommendation_payload(rec)))
+    assert "Compared with today's config, which may run out of memory, that is 18.2 h" in whole
+
+
+def test_what_each_change_moves_adds_up_on_the_screen(samples: Samples) -> None:
+    steps = tuple(
+        WaterfallStep(name, "a", "b", moved, moved / 3600.0)
+        for name, moved in (("x", 36000.0), ("y", -7200.0), ("z", -14400.0), ("u", 60.0))
+    )
+    journey = WhatIf(Waterfall(1.0, 1.0, 1.0, 1.0, steps))
+    shown = _flat(_screen(replace(samples.full, journey=journey)))
+    assert "x a -> b +10.0 h +$10.00" in shown
+    listed = re.findall(r"(?:-> b|changes?) [+-][\d.]+ \w+ ([+-])\$([\d.]+)", shown)
+    assert sum(float(sign + usd) for sign, usd in listed) == pytest.approx(4.0, abs=0.03)
+
+
 def test_missed_limits_are_on_the_screen(samples: Samples) -> None:
     shown = _flat(_screen(samples.late))
     assert "Deadline of 10.0 h missed (13 chances in 100); budget of $29.00 missed" in shown

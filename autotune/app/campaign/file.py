@@ -15,7 +15,7 @@ from autotune.app.campaign.list_schedule import topological
 from autotune.app.hardware.machines import name_devices
 from autotune.app.hardware.offers import distinct, offer_of
 from autotune.app.job.file import Document, read_document
-from autotune.app.job.overrides import overridden
+from autotune.app.job.overrides import overridden, shorten_lengths
 from autotune.app.job.resolve import resolve
 from autotune.app.job.variants import checked, checked_as
 from autotune.catalog.devices import find_machine
@@ -227,22 +227,15 @@ def _resolved(
     for layer, before in zip(layers, after, strict=True):
         pieces, steps = shop.pieces(layer)
         section = layer.section
-        runs.append(
-            PlannedRun(
-                name=section.name,
-                phase=layer.phase,
-                part=layer.part,
-                repeat=section.repeat,
-                stages=section.stages,
-                pieces=pieces,
-                steps=steps,
-                tokens=sum(piece.times * shop.jobs[piece.job].tokens for piece in pieces),
-                after=before,
-                priority=_inherited(layer, "priority", file.priority),
-                expected_fraction=_inherited(layer, "expected_fraction", file.expected_fraction),
-                hours=section.hours,
-            )
-        )
+        run = PlannedRun(
+            name=section.name, phase=layer.phase, part=layer.part, repeat=section.repeat,
+            stages=section.stages, pieces=pieces, steps=steps,
+            tokens=sum(piece.times * shop.jobs[piece.job].tokens for piece in pieces),
+            after=before, priority=_inherited(layer, "priority", file.priority),
+            expected_fraction=_inherited(layer, "expected_fraction", file.expected_fraction),
+            hours=section.hours,
+        )  # fmt: skip
+        runs.append(run)
     assumed = list(shop.jobs[0].assumed) if shop.jobs else []
     if shop.jobs:
         offers = shop.jobs[0].offers
@@ -342,6 +335,8 @@ class _Jobs:
             for section in reversed(sections):
                 own = {section: own}
             _merge(values, own)
+            if dotted == "data.max_length":
+                shorten_lengths(values["data"], str(value))
         values["hardware"] = copy.deepcopy(self._document.values["hardware"])
         name = f"{self._document.name}, run {shown(layer.section.name)}"
         return Document(values, name, lines)

@@ -262,7 +262,7 @@ def _next_value(
         try:
             content, end = decoder.raw_decode(buffer)
         except (ValueError, RecursionError) as error:
-            reason = str(getattr(error, "msg", "nested too deeply or a number too long"))
+            reason = formats.not_json(error)
             at = getattr(error, "pos", 0)
             more = ""
             if "Unterminated" in reason or at >= len(buffer) - 16:

@@ -97,7 +97,7 @@ def _of_folder(folder: Path) -> tuple[Path, ...]:
     rest = [p for p in found if not _OTHER_SPLIT.search(str(p.relative_to(folder)))]
     chosen = train or rest or found
     if len({_suffix(path) for path in chosen}) > 1:
-        listed = ", ".join(path.name for path in chosen[:6])
+        listed = ", ".join(str(path.relative_to(folder)) for path in chosen[:6])
         msg = f"the folder {folder} holds files of {len(kinds)} formats: {listed}"
         raise InputError(msg, "name the file or the folder that is the training data")
     return tuple(chosen)
@@ -310,13 +310,20 @@ def decoded(line: bytes, place: str) -> str:
         raise InputError(msg, "save the data set as UTF-8") from None
 
 
+def not_json(error: Exception) -> str:
+    """Why a text is no JSON, and where; json's own words may end in "at"."""
+    if not isinstance(error, json.JSONDecodeError):
+        return "nested too deeply or a number too long"
+    return f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
+
+
 def json_row(text: str, place: str) -> dict[str, Any]:
     """The object of a line. Raises InputError for anything else."""
     hint = f"one JSON object a line, or one array of objects; {FORMS}"
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "nested too deeply or a number too long")
+        reason = not_json(error)
         msg = f"{place} is not JSON: {reason}"
         if text.strip() == "{":
             msg = f"{place} begins one JSON object over many lines, and a row is one line"

@@ -284,12 +284,8 @@ def _add_launcher(
     overrides: Overrides,
 ) -> None:  # fmt: skip
     """Processes, sharding and precision as the words before the script say, and files beside."""
-    from autotune.trainers.launch.user_start import (
-        launched_with,
-        processes_of,
-        slurm_devices,
-        visible_devices,
-    )
+    from autotune.trainers.launch.processes import processes_of, slurm_devices, visible_devices
+    from autotune.trainers.launch.user_start import launched_with
 
     made.devices = hosts_beside(made, parsed, path) or processes_of(parsed) or made.devices
     made.uncounted += launch_unsaid(parsed)

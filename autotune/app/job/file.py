@@ -164,7 +164,7 @@ def _from_json(text: str, name: str) -> Any:  # noqa: ANN401 - whatever the file
     try:
         return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        msg = f"{name} line {error.lineno}: not valid JSON: {error.msg}"
+        msg = f"{name} line {error.lineno}: not valid JSON: {error.msg.removesuffix(' at')}"
         name_there = _OPEN.match(text, error.pos)
         hint = name_there and f"the file is a template: put a value where it says {name_there[0]}"
         raise InputError(msg, hint or None) from None

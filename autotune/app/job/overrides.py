@@ -84,6 +84,7 @@ def overridden(document: Document, overrides: Overrides) -> Document:
         changed.add("hardware")
     for key, value in overrides.set_values.items():
         set_key(values, key, value)
+        _no_guess(values, key)
         section = key.split(".")[0]
         changed.add("hardware" if section == _HOST else section)
     if overrides.allow:
@@ -164,6 +165,13 @@ def set_key(values: Values, key: str, value: str) -> None:
     _drop_rivals(values, key, value)
 
 
+def _no_guess(values: Values, key: str) -> None:
+    """What was guessed of a key when a trainer's file was read is no assumption any more."""
+    origin = values.get("origin")
+    if isinstance(origin, dict) and isinstance(notes := origin.get("notes"), list):
+        origin["notes"] = [note for note in notes if list(note)[:1] != [key]]
+
+
 def _with_value(hint: str, value: str) -> str:
     """A command whose example is a number, with the number that was typed."""
     head, _, example = hint.rpartition("=")
@@ -184,7 +192,7 @@ def _drop_rivals(values: Values, key: str, value: str) -> None:
         for name in ("dataset", "tokenizer", "column"):
             _section(values, "data").pop(name, None)
     if key == "data.max_length":
-        _shorten(_section(values, "data"), value)
+        shorten_lengths(_section(values, "data"), value)
 
 
 def _at_the_old_batch(values: Values, train: Values) -> None:
@@ -211,7 +219,7 @@ def _states_split(config: object) -> bool:
     return isinstance(config, dict) and config.keys() >= set(SPLIT)
 
 
-def _shorten(data: Values, value: str) -> None:
+def shorten_lengths(data: Values, value: str) -> None:
     """Stated lengths are those after truncation: a smaller max_length truncates them further."""
     lengths = data.get("lengths")
     limit = whole_or_zero(value)

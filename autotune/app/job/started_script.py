@@ -370,7 +370,7 @@ def note_away(made: Parsed, parsed: Command, path: Path) -> None:
 
 def launch_unsaid(parsed: Command) -> list[Uncounted]:
     """What of the machines and devices nothing here says: how many, or that there is none."""
-    from autotune.trainers.launch.user_start import nodes_of, unknown_nodes, visible_devices
+    from autotune.trainers.launch.processes import nodes_of, unknown_nodes, visible_devices
 
     found = []
     if nodes := unknown_nodes(parsed):

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from autotune.app.job.file import COMMAND
 from autotune.catalog.files import write_whole
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import DiskUse
 from autotune.domain.paths import near
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
-from autotune.trainers.registry import TRAINERS
+from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def same_export(
     )  # fmt: skip
     trainer = TRAINERS[job.origin.trainer]
     files: dict[str, str] = {}
-    notes = [*found.notes, *resume_notes(plan, trainer, job.origin)]
+    notes = [*_other_job(job), *found.notes, *resume_notes(plan, trainer, job.origin)]
     beside = _patched_launchers(job, offer, config)
     paths = (job.origin.path, *(each.path for each in job.origin.beside))
     for each, path in zip((found, *beside), paths, strict=True):
@@ -115,10 +116,43 @@ def same_export(
         launcher = LAUNCHER_FILE
         files.setdefault(folder + launcher, accelerate_yaml(plan))
         lacks = lacks_launcher(job.origin, found, config, folder + launcher)
-        notes += [lacks] if lacks else []
+        notes += [Decisive(lacks)] if lacks else []
     start = start_folder(job.origin, parsed_again(job.origin)[1])
     files["run.sh"] = own_run_sh(plan, trainer, job.origin, found, folder, launcher, start)
     return Export(files, tuple(notes))
+
+
+_ASKED = {"model": (), "method": (), "train": (), "data": ("max_length", "padding", "held_out")}
+
+
+def _other_job(job: Job) -> tuple[str, ...]:
+    """What the file still says of the job where the answer was asked for another; empty: nothing.
+
+    Only knobs are written into the file: a model, a method or a length that `--set` changed is not.
+    """
+    from autotune.app.job.trainer_file import parsed_again
+
+    assert job.origin is not None  # noqa: S101 - of a trainer's file
+    said, asked = parsed_again(job.origin)[0].values, job.stated_file
+    other: dict[str, str] = {}
+    for part, keys in _ASKED.items():
+        old, new = said.get(part), asked.get(part)
+        if not isinstance(old, dict) or not isinstance(new, dict):
+            old, new, lead = {part: old}, {part: new}, ""
+        else:
+            lead = f"{part}."
+        named = (key for key in old if not keys or key in keys)
+        other |= {
+            f"{lead}{key}": str(new[key])
+            for key in named
+            if None not in (old[key], new.get(key)) and old[key] != new[key]
+        }
+    if not other:
+        return ()
+    name, trainer = Path(job.origin.path).name or COMMAND, job.origin.trainer
+    text = f"write {' and '.join(other)} into {name} yourself: {', '.join(other.values())}"
+    writes = f"; or --export {trainer} writes a new file" if trainer in FORMATS else ""
+    return (Decisive(text + writes),)
 
 
 def output_folder(job: Job, *, relative: bool = False) -> str | None:

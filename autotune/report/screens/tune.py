@@ -11,6 +11,7 @@ from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Commands, Paragraph, Section, section, table
 from autotune.report.phrases import (
     NO_CHANGE,
+    VERDICT,
     bound_words,
     fit_phrase,
     global_batch,
@@ -52,20 +53,19 @@ from autotune.report.sections.settings import (
     unmeasured_machines,
 )
 from autotune.report.sections.unknown_lengths import NO_SAVING, lengths_open, open_blocks
+from autotune.report.sections.waterfall import largest_moves
 from autotune.report.sections.what_ifs import OPENINGS, opening_words
 from autotune.report.ties import tie_phrase, tiebreak_phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.domain.answer.waterfall import WaterfallStep
     from autotune.report.layout.blocks import Block, Tone
     from autotune.report.schema import EstimatePayload, RecommendationPayload, Row
 
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
 WHOLE_LABEL = 72  # of a label that may take two lines
 OTHERS = 5  # machines beside those in the table that are named
-SMALL = 0.005  # of today's cost or time: a change that is not worth a line
 ALTERNATIVES, CHANGES = 3, 3
 TELLING = ("compile", "activation_checkpointing", "micro_batch_size", "attention", "sharding")
 
@@ -161,14 +161,11 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         words = [changed] * (changed != NO_CHANGE or not around)
         words += [f"{each.change} {each.to}" for each in around]
         return Section("", (Paragraph(f"Changed from today: {', '.join(words)}. {NO_SAVING}"),))
-    rows = _changes(payload.waterfall or (), today)
-    shown = rows[: fewer(CHANGES, tight, 4, 6)]
-    rest = len(payload.waterfall or ()) - len(shown)
-    blocks: list[Block] = [table(shown, "", ">", ">")] if shown else []
-    if rest and shows(tight, until=3):
-        others = f"{rest} more change{'s' if rest > 1 else ''} with less effect"
-        blocks.append(Paragraph(f"and {others}" if shown else others))
-    title = f"Compared with today ({_figures(today)}): {_saved(today, best)}"
+    most, whole = fewer(CHANGES, tight, 4, 6), shows(tight, until=3)
+    rows = largest_moves(payload.waterfall or (), today, most, change_words, every=whole)
+    blocks: list[Block] = [table(rows, "", ">", ">")] if rows else []
+    risk = f"; it {VERDICT[today.verdict]}" if today.verdict == "at_risk" else ""
+    title = f"Compared with today ({_figures(today)}{risk}): {_saved(today, best)}"
     return Section(title, tuple(blocks)) if blocks else Section("", (Paragraph(title),))
 
 
@@ -182,31 +179,6 @@ def _saved(today: Row, best: Row) -> str:
 
 def _figures(row: Row) -> str:
     return f"{format_seconds(row.duration_s.p50)}, {format_usd(row.cost_usd.p50)}"
-
-
-def _changes(steps: Sequence[WaterfallStep], today: Row) -> list[tuple[str, str, str]]:
-    """Changes worth a line, the largest first."""
-    usd, seconds = today.cost_usd.p50, today.duration_s.p50
-
-    def worth(step: WaterfallStep) -> float:
-        of_cost = abs(step.cost_usd) / usd if usd else 0.0
-        return max(of_cost, abs(step.duration_s) / seconds if seconds else 0.0)
-
-    told = sorted((s for s in steps if worth(s) >= SMALL), key=worth, reverse=True)
-    return [
-        (
-            f"{change_words(step.change)} {step.from_} -> {step.to}"
-            + (" (your decision)" if step.yours else ""),
-            signed(step.duration_s, format_seconds(abs(step.duration_s))),
-            signed(step.cost_usd, format_usd(abs(step.cost_usd))),
-        )
-        for step in told
-    ]
-
-
-def signed(change: float, shown: str) -> str:
-    """A change with its sign."""
-    return f"{'-' if change < 0 else '+'}{shown}"
 
 
 def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Section:

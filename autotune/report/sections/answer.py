@@ -11,6 +11,7 @@ from autotune.report.layout.blocks import Bullets, Paragraph, Section, bullets, 
 from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv
 from autotune.report.layout.report import Report
 from autotune.report.phrases import (
+    VERDICT,
     bound_words,
     config_phrase,
     differences,
@@ -249,8 +250,9 @@ def _saving(today: Row, pick: Row) -> str:
     batch = ""
     if global_batch(today) != global_batch(pick):
         batch = f" (the global batch changes from {global_batch(today)}, too)"
+    risk = f", which {VERDICT[today.verdict]}," if today.verdict == "at_risk" else ""
     saved = saved_phrase(today, pick, "costs the same")
-    return f"Compared with today's config that is {saved}{batch}."
+    return f"Compared with today's config{risk} that is {saved}{batch}."
 
 
 def _basis(row: Row) -> str:

@@ -20,7 +20,7 @@ from autotune.report.phrases import signed
 from autotune.report.sections.unknown_lengths import lengths_open
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.domain.answer.waterfall import (
         DecidingCheck,
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
         WaterfallStep,
     )
     from autotune.report.layout.blocks import Block
-    from autotune.report.schema import RecommendationPayload
+    from autotune.report.schema import RecommendationPayload, Row
 
 _UNITS = ((2 * HOUR_S, HOUR_S, "h", 2), (2 * MINUTE_S, MINUTE_S, "min", 1), (0.0, 1.0, "s", 1))
 CENTS = 2
+SMALL = 0.005  # of today's cost or time: a change that is not worth a line
 FAR = 1.05  # times: a measured run further from the modelled one is not explained by it
 VERDICTS = {
     "likely": "fits",
@@ -250,3 +251,42 @@ def _pairs(pairs: Sequence[Sequence[str]]) -> str:
         left = [other for other in left if not other <= set(group)]
         groups.append(group)
     return "; ".join(", ".join(g[:-1]) + " or " + g[-1] for g in groups) + "."
+
+
+def largest_moves(
+    steps: Sequence[WaterfallStep],
+    today: Row,
+    most: int,
+    named: Callable[[str], str],
+    *,
+    every: bool,
+) -> list[tuple[str, str, str]]:
+    """(change, time, cost) of the largest changes, and of the rest of them together.
+
+    every: also of a rest that is not worth a line.
+    """
+
+    def worth(duration_s: float, cost_usd: float) -> float:
+        usd, seconds = today.cost_usd.p50, today.duration_s.p50
+        of_cost = abs(cost_usd) / usd if usd else 0.0
+        return max(of_cost, abs(duration_s) / seconds if seconds else 0.0)
+
+    def moved(duration_s: float, cost_usd: float) -> tuple[str, str]:
+        return signed(duration_s, format_seconds), signed(cost_usd, format_usd)
+
+    ordered = sorted(steps, key=lambda s: worth(s.duration_s, s.cost_usd), reverse=True)
+    told = [s for s in ordered[:most] if worth(s.duration_s, s.cost_usd) >= SMALL]
+    rows = [
+        (
+            f"{named(step.change)} {step.from_} -> {step.to}"
+            + (" (your decision)" if step.yours else ""),
+            *moved(step.duration_s, step.cost_usd),
+        )
+        for step in told
+    ]
+    rest = ordered[len(told) :]
+    usd, seconds = sum(step.cost_usd for step in rest), sum(step.duration_s for step in rest)
+    if rest and (every or (told and worth(seconds, usd) >= SMALL)):
+        more = f"{len(rest)} {'more ' if told else ''}change{'s' * (len(rest) > 1)}"
+        rows.append((more, *moved(seconds, usd)))
+    return rows

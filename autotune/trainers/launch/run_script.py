@@ -93,7 +93,7 @@ def _for_preparing(plan: Plan) -> tuple[str, ...]:
 
 
 def started_by(typed: str, config: str) -> str:
-    """A command that torchrun or python starts, with accelerate in their place; empty if unknown.
+    """A command that a launcher or python starts, with accelerate in its place; empty if unknown.
 
     config: accelerate's flag for its config.
     """
@@ -102,7 +102,7 @@ def started_by(typed: str, config: str) -> str:
     command = parse_command(typed)
     script = command.program[-1] if command.program else ""
     launcher = command.program[0].rpartition("/")[2] if command.program else ""
-    plain = re.fullmatch(r"torchrun|python[\d.]*", launcher) and script.endswith(".py")
+    plain = re.fullmatch(r"torchrun|deepspeed|python[\d.]*", launcher) and script.endswith(".py")
     if not plain or typed.count(script) != 1:
         return ""
     before, _, after = typed.partition(script)

@@ -1,4 +1,4 @@
-"""How the user's own run is started: its launch command read, its configs patched, its run.sh.
+"""How the user's own run is started: its launch flags read, its configs patched, its run.sh.
 
 accelerate's and DeepSpeed's configs come back with only the keys changed that the pick changes.
 `auto` is left alone: transformers fills it in. What such a config cannot say in place (FSDP in a
@@ -20,14 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
-from autotune.domain.typed.values import shown
 from autotune.trainers.launch.config import COUNTS, KINDS, STAGES, is_deepspeed, is_settings
 from autotune.trainers.launch.run_script import started_by, trainer_sh
 from autotune.trainers.parsed import at_key
 from autotune.trainers.patch import Patched
-from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml, safe_yaml
 
 if TYPE_CHECKING:
@@ -38,69 +37,11 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Changes, Plan, Trainer
     from autotune.trainers.syntax.command_line import Command
 
-_PROCESSES = ("num_processes", "nproc_per_node", "num_gpus", "nproc")
-_NODES = ("nnodes", "num_nodes")
-_PER_NODE = {"nproc_per_node", "nproc", "num_gpus"}
-_EVERY = {"gpu", "auto"}  # torchrun: one for each device of the machine, however many it has
-_MOST = 4096
+_SAYS_FSDP = "accelerate|--fsdp[ =]"
 _SECTIONS = {"fsdp_": "fsdp_config", "zero": "deepspeed_config"}
 _STATES_AWAY = {"optimizer", "all"}
 _SHARDS_AWAY = "fsdp_config.fsdp_offload_params"
 _DEEPSPEED = ("gradient_accumulation_steps", "offload_optimizer_device", "offload_param_device")
-
-
-def processes_of(command: Command) -> int | None:
-    """How many processes the launcher starts, where the command says so.
-
-    Raises:
-        InputError: A count that is no whole number from 1 on.
-    """
-    for name in _PROCESSES:
-        value = command.launcher.get(name)
-        if value is None:
-            continue
-        computed = str(value).startswith("$") and visible_devices(command) is not None
-        unsaid = computed or str(value) in _EVERY
-        if name in _PER_NODE and unsaid and nodes_of(command) == 1:
-            return visible_devices(command)
-        each = _count(name, value)
-        return each * nodes_of(command) if name in _PER_NODE else each
-    included = command.launcher.get("include")
-    if isinstance(included, str):
-        return sum(len(part.partition(":")[2].split(",")) for part in included.split("@"))
-    per_node = command.environment.get("NPROC_PER_NODE")
-    if per_node is not None:
-        return _count("NPROC_PER_NODE", per_node) * nodes_of(command)
-    visible = visible_devices(command)
-    every = {"deepspeed", *(trainer.process_per_device for trainer in TRAINERS.values())} - {""}
-    starts_all = any(word.rpartition("/")[2] in every for word in command.program)
-    starts_all = starts_all or _accelerates_all(command)
-    if starts_all and visible is None and nodes_of(command) == 1:  # what sbatch asks for is visible
-        return slurm_devices(command)
-    return visible if starts_all or "multi_gpu" in command.launcher else None
-
-
-def _accelerates_all(command: Command) -> bool:
-    """Whether it is `accelerate launch` without a config: a process for each device that it sees.
-
-    Not counted: a default config that somebody has in their home.
-    Source: accelerate 1.15 commands/launch.py, _validate_launch_command.
-    """
-    words = {word.rpartition("/")[2] for word in command.program}
-    return {"accelerate", "launch"} <= words and not {"config_file", "cpu"} & set(command.launcher)
-
-
-def visible_devices(command: Command) -> int | None:
-    """How many devices CUDA_VISIBLE_DEVICES names in front of the command."""
-    text = command.environment.get("CUDA_VISIBLE_DEVICES", "")
-    return len(text.split(",")) if re.fullmatch(r"\d+(,\d+)*", text) else None
-
-
-def slurm_devices(command: Command) -> int | None:
-    """How many devices of its one machine the script's own `#SBATCH` lines ask for."""
-    asked = command.environment.get("SLURM_GPUS_ON_NODE", "")
-    several = int(command.environment.get("SLURM_NNODES", "1")) > 1
-    return _count("SLURM_GPUS_ON_NODE", asked) if asked.isdecimal() and not several else None
 
 
 def launched_with(command: Command) -> dict[str, Any]:
@@ -122,35 +63,6 @@ def launched_with(command: Command) -> dict[str, Any]:
         if section is not None:
             found.setdefault(section, {})[name] = value
     return found
-
-
-def nodes_of(command: Command) -> int:
-    """How many machines the command starts on, as far as it says so."""
-    if unknown_nodes(command):
-        return 1
-    for name in _NODES:
-        value = command.launcher.get(name)
-        if value is not None:
-            return _count(name, str(value).rpartition(":")[2])  # "1:4" is elastic: the most
-    value = command.environment.get("NNODES")
-    return _count("NNODES", value) if value is not None else 1
-
-
-def unknown_nodes(command: Command) -> str:
-    """The variable that the number of machines is, where nothing here says what it holds."""
-    stated = [command.launcher.get(name) for name in _NODES]
-    given = next((str(value) for value in stated if value is not None), "")
-    given = given or command.environment.get("NNODES", "")
-    return given if given.startswith("$") else ""
-
-
-def _count(name: str, value: object) -> int:
-    text = str(value)
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST:
-        typed = name if name.isupper() else f"--{name}"
-        msg = f"{typed} is {shown(value)}; it must be a whole number from 1 to {_MOST}"
-        raise InputError(msg, "write the number of devices out")
-    return int(text)
 
 
 _OTHERWISE = 'write "auto" there, as transformers fills it in'
@@ -185,12 +97,14 @@ def patch_launcher(
     if not same:
         msg = f"{name} cannot be changed where it stands without changing something else"
         raise InputError(msg, _OTHERWISE)
+    told = [f"{name}: {note}" for note in notes]
     if changes and is_deepspeed(values):
-        notes.append("put it where the trainer's file says it is, or take --in-place")
+        instead = f"the {name} of the run folder has to take the place of yours"
+        told.append(Decisive(f"{instead} (--in-place does it)"))
     before, after = beside.text.splitlines(), text.splitlines()
     lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="")
     diff = "".join(f"{line}\n" for line in lines)
-    return Patched(name, text, diff, changes, tuple(f"{name}: {note}" for note in notes))
+    return Patched(name, text, diff, changes, tuple(told))
 
 
 def takes(beside: Mapping[str, Any], sharding: str) -> bool:
@@ -339,16 +253,18 @@ def own_run_sh(
 def lacks_launcher(origin: Origin, found: Patched, config: Config, launcher: str) -> str:
     """Why a command that starts without accelerate runs otherwise than the pick; empty if not.
 
-    torchrun and python read no config of accelerate, and the command may say itself how it shards.
+    torchrun, deepspeed and python read no config of accelerate, and the command may say itself how
+    it shards.
     launcher: the config beside it.
     """
     if origin.syntax not in {"args", "shell"} or config.sharding in {"none", "ddp"}:
         return ""
-    if re.search(r"accelerate|deepspeed|--fsdp[ =]", found.text):
+    says = "accelerate|deepspeed|--fsdp[ =]" if config.sharding in ZERO_STAGE else _SAYS_FSDP
+    if re.search(says, found.text):
         return ""
     return (
-        f"{found.name} starts without accelerate, and only that reads {launcher}, which shards by "
-        f"{config.sharding}: put accelerate launch --config_file {launcher} in the launcher's place"
+        f"{found.name} starts without accelerate, and only its config shards by {config.sharding}: "
+        f"put accelerate launch --config_file {launcher} in the launcher's place"
     )
 
 

@@ -39,7 +39,7 @@ WORD = re.compile(r"""(?:[^\s"'\\;&|<>]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.D
 _SCRIPT = re.compile(r".*\.py$|^(sft|train|dpo|full|lora|\w*finetune\w*)$")
 _VERB_SECOND = {"trl", "swift"}
 _MODULE = {"-m", "--module"}
-_LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
+LAUNCHERS = re.compile(r"(torch\.distributed|accelerate|deepspeed)\b.*")  # they start modules
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 NAME = re.compile(r"\$(?:\{(\w+)(?::-([^}]*))?\}|(\w+))")
 _JOINED = re.compile(r"\\[ \t]*\r?\n")  # with a blank behind the backslash it is a slip
@@ -72,6 +72,7 @@ class Command:
     values: dict[str, Any] = field(default_factory=dict)
     launcher: dict[str, Any] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)  # of flag and values
+    launched_at: dict[str, tuple[int, int]] = field(default_factory=dict)  # the launcher's
     program: tuple[str, ...] = ()  # words before the first flag of the script
     environment: dict[str, str] = field(default_factory=dict)  # NAME=VALUE in front of it
     words: tuple[str, ...] = ()  # after the script, and of no flag
@@ -84,6 +85,7 @@ class Command:
     slips: int = 0  # lines that go on, and end in a blank behind the backslash
     cut: int = 0  # comments between its lines, which end it for the shell
     unjoined: int = 0  # lines of flags behind one without a backslash
+    begin: int = 0  # where its program stands
     end: int = 0  # where another flag would stand
 
     @property
@@ -123,7 +125,8 @@ def parse_command(
     script = _script_at(tokens)
     made.program = tuple(token.text for token in tokens[: script + 1])
     before = [token for token in tokens[:script] if token.text not in _MODULE]
-    _read(before, Command(values=made.launcher), several=True)
+    made.begin = tokens[0].begin if tokens else 0
+    _read(before, Command(values=made.launcher, spans=made.launched_at), several=True)
     made.words = _read(tokens[script + 1 :], made, several=False)
     if "litgpt" not in made.program:  # its word is the checkpoint's folder
         made.unknown += [word for word in made.words if _ANY.fullmatch(word)]
@@ -160,7 +163,7 @@ def _script_at(tokens: list[_Token]) -> int:
         return 1
     for index, token in enumerate(tokens):
         module = index > 0 and tokens[index - 1].text in _MODULE
-        if _SCRIPT.match(token.text) or (module and not _LAUNCHERS.fullmatch(token.text)):
+        if _SCRIPT.match(token.text) or (module and not LAUNCHERS.fullmatch(token.text)):
             return index
     first = next((i for i, t in enumerate(tokens) if t.text.startswith("--")), len(tokens))
     return first - 1
@@ -242,6 +245,15 @@ def rewrite_command(
             continue
         text = _replace(text, command, name, value)
     return text
+
+
+def with_launcher_flag(
+    text: str, name: str, value: object, names: Mapping[str, str] | None,
+    arrays: Mapping[str, Array] | None,
+) -> str:  # fmt: skip
+    """The command with another value of a flag of its launcher, which it has."""
+    command = parse_command(text, names, bare=True, arrays=arrays)
+    return _replace(text, Command(spans=command.launched_at), name, value)
 
 
 def _replace(text: str, command: Command, name: str, value: object) -> str:

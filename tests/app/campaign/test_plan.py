@@ -539,3 +539,18 @@ def test_the_line_of_a_mistake_in_a_run_is_named(tmp_path: Path) -> None:
     text = MODELLED.replace("train: {steps: 600}", "train: {stepz: 600}")
     with pytest.raises(InputError, match=r"line 13, train\.stepz: unknown key"):
         planned(tmp_path, text)
+
+
+def test_lengths_are_cut_where_a_run_varies_max_length(tmp_path: Path) -> None:
+    text = MODELLED.replace(
+        "max_length: 128", "max_length: 128, lengths: {p50: 40, p95: 90, max: 100}"
+    )
+    assert text != MODELLED
+    varying = text.replace(
+        "{name: short, repeat: 2}", "{name: short, vary: {data.max_length: [64, 128]}}"
+    )
+    path = tmp_path / "campaign.yaml"
+    path.write_text(varying)
+    runs = {run.name: run for run in load_campaign(path).runs}
+    short, long = (runs[f"short (max_length {n})"] for n in (64, 128))
+    assert 0 < short.tokens < long.tokens

@@ -166,7 +166,8 @@ def test_every_form_of_row_is_counted(tmp_path: Path, row: dict[str, Any], token
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ("{not json", "line 7 is not JSON"),
+        ("{not json", "line 7 is not JSON: Expecting property name"),
+        ('{"text": "a\tb"}', "line 7 is not JSON: Invalid control character at character 12"),
         ("", "line 7 is empty"),
         ("[1, 2]", "line 7 is not a JSON object"),
         ({"txt": "a"}, "line 7 has the columns 'txt'"),

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.job.load import load_jobs
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
+from autotune.space.requirements import states_as_today
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.domain.job import Job
 
+SHARDINGS = ("none", "ddp", "fsdp", *ZERO_STAGE)
 ZERO = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 
 
@@ -116,3 +119,21 @@ def test_deepspeed_makes_16_bit_of_a_frozen_base_in_any_dtype(tmp_path: Path) ->
         found = load_jobs(run, Overrides(gpus=("h100",), stated={"data.rows": 1000}))[0].job
         bases.append(found.method.base)
     assert bases == ["16bit", "32bit"]
+
+
+@pytest.mark.parametrize("machine", ["h100:8", "h100:4"])
+def test_masters_that_deepspeed_keeps_today_are_kept_on_every_machine(
+    tmp_path: Path, machine: str
+) -> None:
+    (tmp_path / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    run = tmp_path / "run.sh"
+    run.write_text(
+        "deepspeed --num_gpus 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True "
+        "--deepspeed zero.json --per_device_train_batch_size 2 --num_train_epochs 1 "
+        "--dtype bfloat16\n"
+    )
+    stated = {"data.rows": 1000, "method.kind": "full", "data.max_length": 1024}
+    job = load_jobs(run, Overrides(gpus=(machine,), stated=stated))[0].job
+    assert job.method.base == "16bit"
+    open_to = {name for name in SHARDINGS if states_as_today(job, job.offers[0], name)}
+    assert open_to == set(ZERO_STAGE)

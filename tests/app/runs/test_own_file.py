@@ -188,6 +188,33 @@ def test_a_typed_command_comes_back_as_a_command(tmp_path: Path) -> None:
     assert told.strip().splitlines()[-1] in (tmp_path / "run" / "run.sh").read_text()
 
 
+def test_what_set_changed_of_the_job_is_said_where_the_file_still_says_another(path: Path) -> None:
+    def told(**given: str) -> list[str]:
+        asked = {key.replace("__", "."): value for key, value in given.items()}
+        overrides = Overrides(gpus=("h100",), stated={"data.rows": 1000}, set_values=asked)
+        job = load_jobs(path, overrides)[0].job
+        made = same_export("same", job, job.offers[0], changed(job))
+        return [str(note) for note in made.notes if note.startswith("write ")]
+
+    assert told() == []
+    (text,) = told(method__rank="8", train__epochs="1")
+    assert text.startswith("write method.rank and train.epochs into axolotl.yml yourself: 8, 1.0;")
+    assert text.endswith("or --export axolotl writes a new file")
+    assert told(precision="bf16") == []
+
+
+def test_a_guess_about_a_key_goes_when_the_key_is_set(tmp_path: Path) -> None:
+    own = Path(__file__).parents[2] / "trainers" / "own" / "unsloth_script.txt"
+    path = tmp_path / "train.py"
+    path.write_text(own.read_text())
+
+    def guessed(**given: str) -> set[str]:
+        overrides = Overrides(gpus=("h100",), stated={"data.rows": 1000}, set_values=given)
+        return {item.key for item in load_jobs(path, overrides)[0].job.assumed}
+
+    assert guessed() - guessed(model="Qwen/Qwen3-14B") == {"model"}
+
+
 def test_nothing_is_changed_in_place_in_a_dry_run(path: Path) -> None:
     with pytest.raises(InputError, match="--dry-run writes nothing"):
         check_in_place(loaded(path), writes=False)
