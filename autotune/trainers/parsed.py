@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Uncounted
     from autotune.domain.objective import Objective
+    from autotune.trainers.versions import Version
 
 
 _MOST = 10**12
@@ -71,6 +72,8 @@ class Parsed:
     by_name: bool = False  # a script hands TRL the model's name, and TRL loads it
     upcasts: bool = False  # its trainer makes fp32 of every weight that is trained
     loads: bool = False  # the trainer's own words alone, model and all: it loads the weights
+    silent: bool = False  # a script that is started loads them without a word of their dtype
+    before: Version | None = None  # the last transformers that takes each argument it states
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)  # what completed it

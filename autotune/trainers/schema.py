@@ -180,6 +180,10 @@ def _note_old(keys: Keys, parsed: Parsed, schema: Schema) -> None:
         if found is not None and found.until and value not in ("", None):
             why = f"{schema.newest} does not have it any more; {found.until} did"
             parsed.note(f"{keys.name}: {key}", "of an older version", why)
+            package, _, version = found.until.rpartition(" ")
+            if package == "transformers":
+                last = parse_version(version, found.until)
+                parsed.before = min(last, parsed.before or last)
 
 
 def _note_strange(keys: Keys, parsed: Parsed, schema: Schema, strange: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from autotune.app.job.file import read_text
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
-from autotune.trainers.hf.adapter import OWN_FLAGS
+from autotune.trainers.hf.adapter import OWN_FLAGS, loads_silently
 from autotune.trainers.hf.evaluation import HELD_OUT
 from autotune.trainers.hf.keys import OWN_LENGTH, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH
@@ -73,6 +73,7 @@ _SAME = (
     {"per_device_train_batch_size", *OWN_BATCH["micro_batch_size"]},
     {"gradient_accumulation_steps", *OWN_BATCH["gradient_accumulation_steps"]},
 )
+_ADAPTERS = re.compile("lora|peft|adapter", re.IGNORECASE)
 _SAID_BY_FLAG = {
     "dtype": ("bf16", "fp16", "torch_dtype"),
     "attn_implementation": ("flash_attn", *OWN_FLAGS["attention"]),
@@ -100,6 +101,7 @@ class Started:
     alone: tuple[Script, str] | None = None  # it and its path, where no flag says a size
     lost: set[str] = field(default_factory=set)  # arguments that it computes
     loop: bool = False  # it trains in a loop of its own
+    silent: bool = False  # it loads the weights without a word of their dtype
     logits: Logits | None = None  # what the loss of a loop of its own makes of them
 
 
@@ -143,7 +145,7 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     except InputError:
         return None
     _refuse_off(found, text, parsed.values, own)
-    made = Started(found.name, calls=calls)
+    made = Started(found.name, calls=calls, silent=loads_silently(text))
     by_flags, options = takes_flags(text, str(found))
     made.options = options
     try:
@@ -167,8 +169,8 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     if not made.trainer:  # its arguments are made of flags: its own defaults of them count
         more = () if by_flags else _OF_LOOPS
         made.values = {**option_defaults(text, str(found), more), **made.values}
-        if made.values.get("use_peft") is False:  # its adapters may be another file's
-            del made.values["use_peft"]
+        if made.values.get("use_peft") is False and any(map(_ADAPTERS.search, own.values())):
+            del made.values["use_peft"]  # its adapters may be another file's
     if len([flag for flag in parsed.values if _MODEL.search(flag)]) > 1:
         made.values.pop("model_name_or_path", None)  # of several models it trains one
     made.read, made.total = script.flags_read, script.total
@@ -303,6 +305,7 @@ def keep_unsaid(made: Parsed, script: Started, flags: dict[str, Any]) -> None:
 def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides: Overrides) -> None:
     """Say what the script added, and take what the user states of what it computes."""
     stand_in(made, overrides, script.lost)
+    made.silent = script.silent and not {"dtype", "torch_dtype"} & set(flags)
     if script.total:
         made.global_batch = made.batch_on(1)
     if script.logits is not None:

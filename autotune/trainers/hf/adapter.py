@@ -5,15 +5,18 @@ And the dtypes that weights and adapters are held in, with the mixed precision t
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
 from autotune.catalog.software import LOADS_AS_STORED_FROM
 from autotune.domain.config import YES, ZERO_STAGE
+from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import PADS
 from autotune.trainers.schema import schema_of
+from autotune.trainers.syntax.python_settings import tree_of
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
@@ -159,7 +162,18 @@ _OWN_COMMAND = re.compile(r"(?:^|[\s/])trl\s+[a-z]")  # trl sft ..., not a progr
 
 
 # A script in which no weight gets a dtype: transformers alone says what it loads.
-_SPEAKS_OF_DTYPES = re.compile(r"dtype|float|half|bf16_?true|quantization")
+_SPEAKS_OF_DTYPES = re.compile(
+    r"dtype|\.(float|half|double)\(|float(16|32)|\bhalf\b|bf16_?true|quantization"
+)
+
+
+def loads_silently(text: str) -> bool:
+    """Whether a script loads a model, and gives no weight a dtype; its comments say nothing."""
+    try:
+        code = ast.unparse(tree_of(text, "the script"))
+    except InputError:
+        return False
+    return "from_pretrained" in code and not _SPEAKS_OF_DTYPES.search(code)
 
 
 def fill_base(
@@ -169,6 +183,7 @@ def fill_base(
 
     A script that is started may load them by itself, and so may a program with words of its own.
     transformers: the release that is stated; before 5 it gives a script fp32 that asks for nothing.
+    So does that of arguments which 5 has no more.
     DeepSpeed makes 16 bit of what was loaded.
     Source: trl 1.16 trainer/model_config.py (dtype) and trainer/utils.py create_model_from_path,
     "float32"; before, None, which transformers 4 took for fp32; deepspeed 0.18.9 runtime/engine.py
@@ -177,9 +192,10 @@ def fill_base(
     method = parsed.values.get("method", {})
     known = method.get("base") or method.get("kind") == "qlora"
     own = syntax in {"yaml", "json"} or (syntax != "python" and _OWN_COMMAND.search(text))
-    silent = syntax == "python" and parsed.trainer in {"hf", "trl"} and "from_pretrained" in text
-    silent = silent and not _SPEAKS_OF_DTYPES.search(text)
-    old = transformers is not None and transformers < LOADS_AS_STORED_FROM
+    silent = parsed.silent or (syntax == "python" and loads_silently(text))
+    silent = silent and parsed.trainer in {"hf", "trl"}
+    release = transformers or parsed.before
+    old = release is not None and release < LOADS_AS_STORED_FROM
     # Gradients of fp16 weights cannot be unscaled: such a script runs where they are loaded wide.
     only = method.get("kind") == "full" and parsed.knobs.get("precision") == "fp16"
     wide = silent and (old or only)

@@ -50,6 +50,7 @@ _MADE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_CASTS, (str, int, float)), **dict.fromkeys(("list", "tuple"), (list,)),
     **dict.fromkeys(("max", "min"), (int, float)), "dict": (dict,),
 }  # fmt: skip
+_WRITTEN: dict[str, Callable[[Any], Any]] = {"lower": str.lower, "upper": str.upper}
 # What asks the device what it can do.
 _OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
 _ON_DEVICES = {"torch.cuda.is_available", "cuda.is_available"}  # a job is priced on a machine
@@ -319,7 +320,7 @@ class Values:
 
     def _called(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
         """`int(...)`, `settings.get("key", default)`, `os.environ.get("NAME", default)`."""
-        if getattr(node.func, "id", "") in _MADE:
+        if getattr(node.func, "id", "") in _MADE or getattr(node.func, "attr", "") in _WRITTEN:
             return self._made(node, depth)
         asked = ast.unparse(node.func) if isinstance(node.func, ast.Attribute) else ""
         if asked in {"os.environ.get", "os.getenv"} and len(node.args) == 2:  # noqa: PLR2004
@@ -340,7 +341,9 @@ class Values:
         return self._loaded_by(node, depth)
 
     def _made(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
-        """`int(...)`, `list(...)`, `max(1, ...)`, `dict(a=1)`."""
+        """`int(...)`, `list(...)`, `max(1, ...)`, `dict(a=1)`, `text.lower()`."""
+        if isinstance(node.func, ast.Attribute):
+            return _WRITTEN[node.func.attr](self._worth(node.func.value, depth))
         name = str(getattr(node.func, "id", ""))
         if name == "dict":
             entries = self.entries(node)
@@ -350,9 +353,8 @@ class Values:
         values = [self._worth(each, depth) for each in node.args]
         kinds = _MADE[name]
         several = name in {"max", "min"}
-        if node.keywords or not all(isinstance(value, kinds) for value in values):
-            raise UnknownError
-        if len(values) != 1 and not (several and values):
+        fits = len(values) == 1 or (several and values)
+        if node.keywords or not fits or not all(isinstance(value, kinds) for value in values):
             raise UnknownError
         if several:
             return max(values) if name == "max" else min(values)

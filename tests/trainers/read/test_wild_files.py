@@ -979,3 +979,46 @@ def test_a_checkpoint_without_states_is_read_priced_and_written_again(tmp_path: 
         estimate(each, fidelity="formula").row.time_s.checkpoint for each in (whole, alone)
     )
     assert then < 0.9 * first
+
+
+ADAPTED = f"""\
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments  # torch_dtype: none
+model = AutoModelForCausalLM.from_pretrained("{QWEN}"MORE)
+model = get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj"]))
+args = TrainingArguments("out", per_device_train_batch_size=1, num_train_epochs=1, bf16=True, WHEN)
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "more", "base"),
+    [
+        ('evaluation_strategy="no"', "", "32bit"),
+        ('evaluation_strategy="no"', ", torch_dtype=torch.bfloat16", "16bit"),
+        ('eval_strategy="no"', "", "16bit"),
+        ("warmup_ratio=0.1", "", "16bit"),  # which transformers 5 had as well
+    ],
+)
+def test_arguments_that_transformers_5_has_no_more_load_as_transformers_4_does(
+    tmp_path: Path, when: str, more: str, base: str
+) -> None:
+    found = job(tmp_path / "a.py", ADAPTED.replace("WHEN", when).replace("MORE", more))
+    assert found.method.base == base
+
+
+@pytest.mark.parametrize(("flag", "base"), [("", "32bit"), (" --torch_dtype bfloat16", "16bit")])
+def test_a_script_that_is_started_loads_as_its_flags_release_does(
+    tmp_path: Path, flag: str, base: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer\n"
+        "from transformers import TrainingArguments\nfrom peft import LoraConfig, get_peft_model\n"
+        "args, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{QWEN}")\n'
+        "model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj']))\n"
+        "Trainer(model=model, args=args).train()\n"
+    )
+    flags = "--per_device_train_batch_size 1 --num_train_epochs 1 --bf16 true"
+    start = f"python train.py {flags} --evaluation_strategy no{flag}\n"
+    assert job(tmp_path / "run.sh", start).method.base == base

@@ -46,7 +46,7 @@ OPENED = "yaml.safe_load(open(options.config))"
 CHOSEN = """\
 def adapt(model):
     return get_peft_model(model, LoraConfig(r=SIZE, target_modules=["q_proj"]))
-if cfg["way"] in ("lora", "qlora"):
+if cfg["way"].lower() in ("lora", "qlora"):
     model = adapt(model)
 """
 
@@ -127,7 +127,7 @@ def test_what_is_no_toml_is_told_as_such(tmp_path: Path) -> None:
         job(tmp_path, script(f"cfg = {OPENED}"), "rows: 4\n", "toml")
 
 
-@pytest.mark.parametrize(("way", "kind"), [("lora", "lora"), ("full", "full")])
+@pytest.mark.parametrize(("way", "kind"), [("LoRA", "lora"), ("full", "full")])
 def test_a_function_that_the_settings_do_not_call_does_nothing(
     tmp_path: Path, way: str, kind: str
 ) -> None:
