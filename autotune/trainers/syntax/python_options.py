@@ -7,6 +7,7 @@ arguments of functions.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -352,3 +353,48 @@ def only_filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> bool:
             return False
     made = bound[0] if len(bound) == 1 else None
     return isinstance(made, ast.Dict) and all(isinstance(key, ast.Constant) for key in made.keys)
+
+
+_OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
+_DEEPEST = 12  # names of names
+
+
+def asks_device(node: ast.expr, bound: Mapping[str, ast.expr], depth: int = 0) -> bool:
+    """Whether a value that is not known depends on what the device can do.
+
+    bound: names that are bound to one thing, and that.
+    """
+    if isinstance(node, ast.Name):
+        value = bound.get(node.id)
+        return value is not None and depth < _DEEPEST and asks_device(value, bound, depth + 1)
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    names = [str(getattr(each.func, "attr", getattr(each.func, "id", ""))) for each in calls]
+    inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+    return any(_OF_DEVICE.fullmatch(name) for name in names) or any(
+        asks_device(each, bound, depth + 1) for each in inner if not isinstance(node, ast.Call)
+    )
+
+
+def entries_of(
+    node: ast.expr, bound: Mapping[str, ast.expr]
+) -> list[tuple[str, ast.expr, ast.keyword]] | None:
+    """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others.
+
+    bound: names that are bound to one thing, and that.
+    """
+    if isinstance(node, ast.Name) and node.id in bound:
+        held = bound[node.id]
+        return None if isinstance(held, ast.Name) else entries_of(held, bound)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
+        plain = [keyword for keyword in node.keywords if keyword.arg is not None]
+        found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
+        return found if len(plain) == len(node.keywords) else None
+    if not isinstance(node, ast.Dict):
+        return None
+    found = []
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return None
+        place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
+        found.append((key.value, value, place))
+    return found

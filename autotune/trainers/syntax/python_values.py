@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import operator
-import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.trainers.syntax.python_options import (
@@ -18,7 +17,9 @@ from autotune.trainers.syntax.python_options import (
     FLAGS,
     Function,
     arguments_of,
+    asks_device,
     constants,
+    entries_of,
     given_flags,
     is_bound,
     is_stored,
@@ -51,8 +52,6 @@ _MADE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("max", "min"), (int, float)), "dict": (dict,),
 }  # fmt: skip
 _WRITTEN: dict[str, Callable[[Any], Any]] = {"lower": str.lower, "upper": str.upper}
-# What asks the device what it can do.
-_OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
 _ON_DEVICES = {"torch.cuda.is_available", "cuda.is_available"}  # a job is priced on a machine
 _PARSED = {"args", "opt", "opts", "flags", "FLAGS", "cli_args", "ns", "namespace"}  # by argparse
 # Objects that have attributes of their own, whatever a script calls its options.
@@ -165,36 +164,13 @@ class Values:
             self.defaults = before
             return False, None
 
-    def asks_device(self, node: ast.expr, depth: int = 0) -> bool:
+    def asks_device(self, node: ast.expr) -> bool:
         """Whether a value that is not known depends on what the device can do."""
-        if isinstance(node, ast.Name):
-            bound = self._constants.get(node.id)
-            return bound is not None and depth < _DEEPEST and self.asks_device(bound, depth + 1)
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-        names = [str(getattr(each.func, "attr", getattr(each.func, "id", ""))) for each in calls]
-        inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-        return any(_OF_DEVICE.fullmatch(name) for name in names) or any(
-            self.asks_device(each, depth + 1) for each in inner if not isinstance(node, ast.Call)
-        )
+        return asks_device(node, self._constants)
 
     def entries(self, node: ast.expr) -> list[tuple[str, ast.expr, ast.keyword]] | None:
         """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others."""
-        if isinstance(node, ast.Name) and node.id in self._constants:
-            bound = self._constants[node.id]
-            return None if isinstance(bound, ast.Name) else self.entries(bound)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
-            plain = [keyword for keyword in node.keywords if keyword.arg is not None]
-            found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
-            return found if len(plain) == len(node.keywords) else None
-        if not isinstance(node, ast.Dict):
-            return None
-        found = []
-        for key, value in zip(node.keys, node.values, strict=True):
-            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-                return None
-            place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
-            found.append((key.value, value, place))
-        return found
+        return entries_of(node, self._constants)
 
     def reached(self, node: ast.AST, *, surely: bool = False) -> Iterator[ast.AST]:
         """Every node inside that may run: of a branch whose condition is known, the taken one.
@@ -232,7 +208,7 @@ class Values:
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp):
             return self._several(node, deeper)
         if isinstance(node, ast.Subscript):
-            return self._worth(node.value, deeper)[self._key(node.slice, deeper)]
+            return self._entry(node.value, node.slice, deeper)
         if isinstance(node, ast.Call):
             return self._called(node, deeper)
         if isinstance(node, ast.IfExp):
@@ -246,6 +222,17 @@ class Values:
             raise UnknownError
         return key
 
+    def _entry(self, mapping: ast.expr, key: ast.expr, depth: int) -> Any:  # noqa: ANN401
+        """One entry; of a mapping that stands there, whatever its others are worth."""
+        name = getattr(mapping, "id", "")
+        held = self._constants.get(name) if name not in self._loaded else None
+        if not isinstance(held, ast.Dict) or None in held.keys:
+            return self._worth(mapping, depth)[self._key(key, depth)]
+        wanted = self._key(key, depth)
+        found = [v for k, v in zip(held.keys, held.values, strict=True)
+                 if k is not None and self._worth(k, depth) == wanted]  # fmt: skip
+        return self._worth(found[-1], depth)
+
     def _several(
         self, node: ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp, depth: int
     ) -> list[Any] | dict[Any, Any]:
@@ -253,10 +240,11 @@ class Values:
             return self._words(node, depth)
         if not isinstance(node, ast.Dict):
             return [self._worth(each, depth) for each in node.elts]
-        if None in node.keys:
-            raise UnknownError
-        keys = [self._worth(key, depth) for key in node.keys if key is not None]
-        return dict(zip(keys, [self._worth(each, depth) for each in node.values], strict=True))
+        merged: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            worth = self._worth(value, depth)
+            merged |= worth if key is None else {self._worth(key, depth): worth}
+        return merged
 
     def _bound(self, name: str) -> ast.expr:
         if name in self._constants:

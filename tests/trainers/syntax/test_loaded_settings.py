@@ -97,6 +97,7 @@ else:
         ("held = json.load(open(options.config))\nours = Ours(**held)", "ours.{}"),
         (f"cfg = {OPENED}\nours, n = cfg, 1", 'ours["{}"]'),
         (DATACLASS, "config.{}"),
+        (f'held = {OPENED}\nours = {{**{{"rows": 9, "more": 1}}, **(held or {{}})}}', 'ours["{}"]'),
     ],
 )
 def test_settings_are_read_however_a_script_loads_them(
@@ -143,3 +144,12 @@ def test_full_training_asks_nothing_of_adapters(tmp_path: Path) -> None:
         job(tmp_path, text)
     assert "--method full, where it puts none on" in str(refused.value.hint)
     assert job(tmp_path, text, **{"method.kind": "full"}).method.kind == "full"
+
+
+def test_an_entry_of_a_mapping_is_known_whatever_its_others_are_worth(tmp_path: Path) -> None:
+    entries = ", ".join(f'"{key}": {value!r}' for key, value in zip(
+        ("name", "size", "rows", "again", "passes", "length"), (QWEN, 16, 4, 2, 3, 768),
+        strict=True,
+    ))  # fmt: skip
+    text = script(f'ours = {{{entries}, "half": torch.cuda.is_bf16_supported()}}', 'ours["{}"]')
+    assert says(job(tmp_path, text)) == SAID
