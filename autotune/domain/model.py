@@ -159,6 +159,9 @@ class Model:
     gated_attention: bool = field(
         default=False, metadata=LATER
     )  # its output is multiplied by a gate that q_proj makes beside the queries
+    beside_params: int = field(
+        default=0, metadata=LATER
+    )  # of parts of the checkpoint that see or hear: they are loaded, and text passes none of them
 
     def __hash__(self) -> int:
         """Of what tells nearly all of them apart: every count of parameters is looked up by it."""

@@ -22,6 +22,7 @@ from autotune.catalog.models.families import FAMILIES
 from autotune.cost.constants import memory_constants
 from autotune.cost.memory.component import open_facts
 from autotune.cost.memory.device import blas_bytes
+from autotune.cost.memory.states import beside_bytes
 from autotune.cost.spread.fitting import HOPELESS, chance_of_fitting
 from autotune.cost.spread.memory import LEAST_LOG_SD, surest
 from autotune.domain.outcome import AllocatorRun, AtOp, MemoryParts, MemoryTrace
@@ -212,6 +213,7 @@ def with_trace(bill: Bill, index: int, row: Estimated, traced: Traced) -> Estima
     unseen = blas_bytes(row.offer.device) if traced.allocator is None else 0.0
     inside["workspace"] += unseen
     inside["activations"] *= _compiled_share(job, row)
+    inside["weights"] += beside_bytes(job)  # the text model alone is traced
     allocated = sum(inside.values())
     before = formula.total - formula.context - formula.fragmentation
     slack = formula.fragmentation * (allocated / before if before > 0 else 1.0)

@@ -29,7 +29,7 @@ from autotune.catalog.models.config_values import (
     read_sizes,
 )
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
-from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
+from autotune.catalog.models.gemma import GEMMA_4, beside_params, gemma_fields
 from autotune.domain.errors import InputError
 from autotune.domain.model import Layer, Linear, Model
 from autotune.domain.units import MB
@@ -172,7 +172,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     )
     if family_name in GEMMA_4:
         own = gemma_fields({**text, "model_type": family_name}, sizes, name)
-        return replace(model, **own)
+        beside = beside_params(config) if family_name == "gemma4_text" else 0
+        return replace(model, beside_params=beside, **own)
     return model
 
 

@@ -62,7 +62,8 @@ def _model(name: str) -> Model:
     entry = _by_text()[name.casefold()][0]
     source = f"{entry['source']}; entered {entry['as_of']}"
     try:
-        return model_from_config(entry["config"], entry["name"], source)
+        model = model_from_config(entry["config"], entry["name"], source)
+        return replace(model, beside_params=entry.get("beside_params", 0))
     except InputError as error:
         msg = f"models.json: {error.message}"
         raise CatalogDataError(msg) from error
@@ -168,6 +169,7 @@ def _from_name(name: str, derived: Derived) -> Model:
     model = model_from_config({**entry["config"], **dict(derived.config)}, name, source)
     return replace(
         model,
+        beside_params=entry.get("beside_params", 0),
         stored_as=derived.stored_as or model.stored_as,
         shape_of=derived.base,
         plain_name=derived.plain,

@@ -107,8 +107,22 @@ def sizes(model: Model) -> Sizes:
     )
 
 
+def beside_bytes(job: Job) -> float:
+    """[bytes] of what a checkpoint holds beside its text model: loaded, and read by nothing.
+
+    Its matrices are quantised with the others, and nearly all of it is matrices.
+    """
+    rates = {"32bit": 4.0, "nf4": NF4_DOUBLE_QUANT, "int8": 1.0}
+    return rates.get(job.method.base, 2.0) * job.model.beside_params
+
+
 def weight_bytes(job: Job, size: Sizes) -> float:
-    """[bytes] of the stored base weights on one device, unsharded.
+    """[bytes] of the stored base weights on one device, unsharded, with what lies beside them."""
+    return _text_bytes(job, size) + beside_bytes(job)
+
+
+def _text_bytes(job: Job, size: Sizes) -> float:
+    """[bytes] of the weights of the text model.
 
     Source: QLoRA (Dettmers 2023) section 3: 4-bit codes in blocks of 64 with double quantisation in
     blocks of 256; LLM.int8 (Dettmers 2022) section 3: int8 codes and one fp32 scale a row.

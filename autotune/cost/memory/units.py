@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import whole_modules
+from autotune.cost.memory.states import beside_bytes
 from autotune.cost.parameters import saved_embedding, saved_head, saved_parameters
 from autotune.frozen import dataclass
 
@@ -131,7 +132,7 @@ def gathered_bytes(
     travels = np.minimum(stored, compute)
     outside = size.embedding + size.head + size.outside
     root = travels * outside
-    inner = static.stored - stored * outside
+    inner = static.stored - stored * outside - beside_bytes(job)
     share = inner / (size.layer * job.model.num_layers)  # bytes an element of a layer, stored
     if job.method.base in {"16bit", "32bit"}:
         share = travels

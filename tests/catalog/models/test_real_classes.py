@@ -164,3 +164,42 @@ def test_the_parts_of_a_model_are_those_of_its_modules() -> None:
     assert head_parameters(model) == _count(real.lm_head)
     assert layer_parameters(model) == _count(real.model.layers[0])
     assert norm_parameters(model) == _count(real.model.norm)
+
+
+_SMALL = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16}
+
+
+def _heads(count: int) -> dict[str, int]:
+    return {"num_attention_heads": count, "num_key_value_heads": count}
+
+
+_LARGE = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
+
+
+@pytest.mark.parametrize(
+    ("name", "sees", "hears"),
+    [
+        ("google/gemma-4-31B", {**_LARGE, **_heads(16), "head_dim": 72}, False),
+        ("google/gemma-4-E2B", {**_SMALL, **_heads(12), "head_dim": 64}, True),
+        ("google/gemma-4-E4B", {**_SMALL, **_heads(12), "head_dim": 64}, True),
+    ],
+)
+def test_parts_that_see_and_hear_are_counted_as_in_their_classes(
+    name: str, sees: dict[str, Any], hears: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from autotune.catalog.models.hf_config import model_from_config
+
+    parts = [transformers.CONFIG_MAPPING["gemma4_vision"](**sees)]
+    parts += [transformers.CONFIG_MAPPING["gemma4_audio"]()] if hears else []
+    with torch.device("meta"):
+        real = sum(_count(transformers.AutoModel.from_config(part)) for part in parts)
+    assert load_models()[name].beside_params == real
+    wrapper = {
+        "model_type": "gemma4", "text_config": ENTRIES[name]["config"], "vision_config": sees,
+        "audio_config": {} if hears else None,
+    }  # fmt: skip
+    described = model_from_config(wrapper, name, "test")
+    assert described.beside_params == pytest.approx(real, rel=0.002)
+    assert parameter_count(described) == parameter_count(load_models()[name])

@@ -83,7 +83,8 @@ def models_of() -> dict[str, list[Model]]:
     found: dict[str, list[Model]] = {}
     for model in load_models().values():
         if model.hf_config != "{}" and model.family not in NO_TRACE:
-            found.setdefault(model.family, []).append(model)
+            text = replace(model, beside_params=0)  # the text model alone is traced
+            found.setdefault(model.family, []).append(text)
     return found
 
 

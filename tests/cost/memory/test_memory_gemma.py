@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,6 +30,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "nf4": {"base": "nf4"},
 }
 ROWS, SHORT, LONG = 2, 512, 2048  # LONG: beyond the window, so that its layers get a mask
+
+
+def text_of(name: str) -> Model:
+    """The text model, which is what is traced."""
+    return replace(find_model(name), beside_params=0)
 
 
 def method_of(model: Model, words: dict[str, Any]) -> Method:
@@ -62,7 +68,7 @@ def request(model: Model, method: Method, how: dict[str, str], length: int) -> S
 def test_formula_is_within_two_percent_of_the_trace(
     tracer: Tracer, name: str, words: str, attention: str, length: int, checkpointing: str
 ) -> None:
-    model = find_model(name)
+    model = text_of(name)
     method = method_of(model, METHODS[words])
     how = {"attention": attention, "activation_checkpointing": checkpointing}
     traced = tracer.trace(request(model, method, how, length))
@@ -72,7 +78,7 @@ def test_formula_is_within_two_percent_of_the_trace(
 
 @pytest.mark.parametrize("name", NAMES[:2])  # the others are traced at full depth
 def test_two_periods_of_layers_stand_for_all_of_them(tracer: Tracer, name: str) -> None:
-    model = find_model(name)
+    model = text_of(name)
     how = {"attention": "sdpa", "activation_checkpointing": "none"}
     asked = request(model, method_of(model, METHODS["lora"]), how, SHORT)
     few, all_of_them = tracer.trace(asked), tracer.trace(asked, full=True)
