@@ -266,14 +266,17 @@ def _names(gpus: Sequence[str]) -> tuple[str, ...]:
     return (gpus,) if isinstance(gpus, str) else tuple(gpus)
 
 
-def _job(job: Job | str | Path, gpus: Sequence[str]) -> Job:
+def _job(job: object, gpus: Sequence[str]) -> Job:
     from autotune.app.job.load import load_job
+    from autotune.domain.errors import InputError
+    from autotune.domain.job import Job
 
     if isinstance(job, (str, Path)):
         return load_job(Path(job), gpus=_names(gpus))
+    if not isinstance(job, Job):
+        msg = f"a job is the path of a job file, or a Job, and this is a {type(job).__name__}"
+        raise InputError(msg, "write what it says into a file: `autotune init` makes one")
     if gpus:
-        from autotune.domain.errors import InputError
-
         msg = "gpus changes a job file's hardware, and a Job was given"
         raise InputError(msg, "pass the file's path, or replace the job's offers")
     return job

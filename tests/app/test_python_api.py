@@ -63,6 +63,12 @@ def test_recompute_and_verify_take_a_run_folder(tmp_path: Path) -> None:
         autotune.verify(log, elapsed="3h")
 
 
+def test_what_is_neither_a_path_nor_a_job_is_refused_with_what_is() -> None:
+    for verb in (autotune.tune, autotune.estimate, autotune.compare):
+        with pytest.raises(InputError, match="path of a job file, or a Job, and this is a dict"):
+            verb({"model": "Qwen/Qwen2.5-7B"})
+
+
 def test_a_field_that_does_not_exist_is_named() -> None:
     with pytest.raises(TypeError, match="fidelty"):
         autotune.compare(GEMMA, fidelty="formula")

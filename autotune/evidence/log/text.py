@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from autotune.domain.errors import InputError
+from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.typed.values import MAX_STEPS, shown
 from autotune.domain.units import YEAR_S
 
@@ -22,7 +23,7 @@ def log_text(path: Path) -> str:
     """The text of a plain file of bounded size. Raises InputError for everything else."""
     try:
         if not path.is_file():
-            what = "is not a plain file" if path.exists() else "does not exist"
+            what = "is not a plain file" if path.exists() else f"does not exist{_meant(path)}"
             msg = f"{shown(str(path))} {what}"
             raise InputError(msg, "name a trainer_state.json, a CSV or an observations.jsonl")
         if path.stat().st_size > MAX_LOG_BYTES:
@@ -44,6 +45,14 @@ def log_text(path: Path) -> str:
         msg = f"{path} is empty"
         raise InputError(msg, "was it copied while it was still being written?")
     return text
+
+
+def _meant(path: Path) -> str:
+    """The end of a message: what lies there under nearly that name."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = [item.name for item in path.parent.iterdir()]
+    return did_you_mean(close_matches(path.name, names))
 
 
 def parsed_json(text: str, where: str) -> Any:  # noqa: ANN401 - whatever the file holds

@@ -202,8 +202,8 @@ def prices_listing(prices: Sequence[Price]) -> Listing:
     if not prices:
         return every
     told = _first_prices(prices)
-    note = "The first line of a device has the price that answers use. USD/h is for all GPUs of a "
-    note += "line; asked: a marketplace. Yours: --price PRICE."
+    note = "The first line of a device has the price that answers use for that number of GPUs. "
+    note += "USD/h is for all GPUs of a line; asked: a marketplace. Yours: --price PRICE."
     if len(told) < len(prices):
         note = f"{len(told)} of {len(prices)} prices. {note} "
         note += "`--format csv` has all, with regions and sources; `autotune prices NAME` those of "

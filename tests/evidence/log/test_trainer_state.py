@@ -299,3 +299,9 @@ def test_rows_of_an_evaluation_are_told_where_its_rounded_rate_still_tells_them(
     metrics: dict[str, Any], rows: int
 ) -> None:
     assert rows_of(metrics) == rows
+
+
+def test_a_log_that_is_not_there_is_refused_with_what_is_called_nearly_so(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("{'loss': 1.0}\n")
+    with pytest.raises(InputError, match="does not exist; did you mean train"):
+        read_log(tmp_path / "trian.log")
