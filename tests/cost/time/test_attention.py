@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from builders import memory_columns
 
 from autotune.app.tune.answer import worth_a_probe
 from autotune.cost.model import CostModel
+from autotune.cost.spread.uncertainty import job_log_sd
 from autotune.cost.time import compute, startup
+from autotune.cost.time.attention import MASKED_ATTENTION, WIDE_BACKWARD, kernel_work
+from autotune.cost.time.flops import FLASH_BACKWARD
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Lengths
 from autotune.domain.observation import Calibration
+from autotune.domain.outcome import Z90
 from autotune.search.selection import best_index
+from autotune.space.requirements import flash_runs
 
 MODEL = "Llama-3.1-8B"
 
@@ -153,3 +161,41 @@ def test_trl_packs_a_batch_to_one_sequence_with_a_mask_under_sdpa(lab: Any) -> N
     assert took(theirs, micro=1) < took(theirs, micro=4) / 4
     flash = {"attention": "flash_attention_2"}
     assert took(theirs, **flash) == pytest.approx(took(job, **flash))
+
+
+def test_layers_of_two_shapes_run_two_kernels(lab: Any) -> None:
+    """Beyond the window its layers have a mask; heads of 512 have no flash kernel at any length."""
+    job = lab.job("google/gemma-4-31B", lab.full(), 2048)
+    columns = memory_columns(attention="sdpa")
+    windowed, whole = job.model.layers
+    assert (windowed.head_dim, whole.head_dim) == (256, 512)
+    flash, share = (1.0, FLASH_BACKWARD), 5 / 6
+    efficient = (1.0 / MASKED_ATTENTION, WIDE_BACKWARD)
+    masked = (2.0 / MASKED_ATTENTION, WIDE_BACKWARD)
+    for layer, all_masks, expected in (
+        (windowed, 0.0, flash), (whole, 0.0, efficient), (windowed, share, masked),
+        (whole, share, efficient), (windowed, 1.0, masked), (whole, 1.0, masked),
+    ):  # fmt: skip
+        found = kernel_work(job, columns, layer, np.asarray([all_masks]))
+        assert [float(one[0]) for one in found] == pytest.approx(expected)
+
+
+def test_flash_attention_is_not_proposed_where_one_kind_of_layer_is_too_wide(
+    lab: Any,
+) -> None:
+    wide, offer = lab.job("google/gemma-4-31B", lab.full()), lab.offer("h100-sxm")
+    narrow = lab.job("google/gemma-3-1b-pt", lab.full())
+    wide, narrow = (
+        replace(job, software=replace(job.software, flash_attn=(2, 8, 3))) for job in (wide, narrow)
+    )
+    assert flash_runs(narrow, offer, "flash_attention_2")
+    assert not flash_runs(wide, offer, "flash_attention_2")
+
+
+def test_a_model_whose_layers_differ_has_a_wider_interval_than_one_whose_are_alike(
+    lab: Any,
+) -> None:
+    job = lab.job("google/gemma-4-31B", lab.lora())
+    alike = replace(job, model=replace(job.model, kinds=(), linears=job.model.layers[0].linears))
+    columns = memory_columns(attention="sdpa")
+    assert job_log_sd(job, columns)[0] >= math.log(1.6) / Z90 > job_log_sd(alike, columns)[0]
