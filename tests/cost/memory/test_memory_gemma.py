@@ -86,3 +86,16 @@ def test_two_periods_of_layers_stand_for_all_of_them(tracer: Tracer, name: str) 
     assert isinstance(all_of_them, Traced), all_of_them
     assert few.depths == (6, 12)
     assert few.peak_bytes == pytest.approx(all_of_them.peak_bytes, rel=1e-6)
+
+
+def test_keys_of_one_head_are_no_copies_for_the_query_heads_that_share_them(
+    tracer: Tracer,
+) -> None:
+    """Beyond the window of Gemma 3 1B, whose sdpa then has a mask."""
+    model, how = text_of("google/gemma-3-1b-pt"), {"attention": "sdpa"}
+    how["activation_checkpointing"] = "none"
+    method = method_of(model, METHODS["lora"])
+    assert model.num_kv_heads == 1
+    traced = tracer.trace(request(model, method, how, LONG))
+    assert isinstance(traced, Traced), traced
+    assert formula(model, method, how, LONG) == pytest.approx(traced.peak_bytes, rel=0.005)
