@@ -20,6 +20,7 @@ from autotune.app.runs.user_file import (
     SAME,
     check_same,
     is_same,
+    left_behind,
     output_folder,
     same_export,
 )
@@ -170,7 +171,7 @@ def _write(
             writes_to=(output_folder(pick.job, relative=True) or "/") if own else None,
         )  # fmt: skip
         files = files | beside.files
-        notes += beside.notes
+        notes += [*beside.notes, *(left_behind(own, orchestrators) if own else ())]
     return write_export(Export(files), folder, sources), notes
 
 

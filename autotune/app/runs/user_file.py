@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
-    from autotune.domain.job import Beside, Job
+    from autotune.domain.job import Beside, Job, Origin
     from autotune.trainers.patch import Patched
 
 SAME = "same"
@@ -153,6 +153,27 @@ def _other_job(job: Job) -> tuple[str, ...]:
     text = f"write {' and '.join(other)} into {name} yourself: {', '.join(other.values())}"
     writes = f"; or --export {trainer} writes a new file" if trainer in FORMATS else ""
     return (Decisive(text + writes),)
+
+
+def left_behind(origin: Origin, orchestrators: Sequence[str]) -> tuple[str, ...]:
+    """That the script which the user's command starts is not taken along; empty where none is.
+
+    A queue starts on this machine's disks; the others take the run folder alone.
+    """
+    from autotune.trainers.syntax.command_line import parse_command
+    from autotune.trainers.syntax.shell_script import parse_shell
+
+    away = [name for name in orchestrators if name != "slurm"]
+    if not away or origin.syntax not in {"args", "shell"}:
+        return ()
+    shell = origin.syntax == "shell"
+    name = Path(origin.path).name
+    command = parse_shell(origin.text, name, origin.launch) if shell else parse_command(origin.text)
+    script = command.program[-1] if command.program else ""
+    if not script.endswith(".py"):
+        return ()
+    told = f"{', '.join(away)}: copy {script}, and what it imports, into the run folder first"
+    return (Decisive(told),)
 
 
 def output_folder(job: Job, *, relative: bool = False) -> str | None:

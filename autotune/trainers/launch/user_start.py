@@ -99,8 +99,7 @@ def patch_launcher(
         raise InputError(msg, _OTHERWISE)
     told = [f"{name}: {note}" for note in notes]
     if changes and is_deepspeed(values):
-        instead = f"the {name} of the run folder has to take the place of yours"
-        told.append(Decisive(f"{instead} (--in-place does it)"))
+        told.append(Decisive(f"put the run folder's {name} in place of yours; --in-place does it"))
     before, after = beside.text.splitlines(), text.splitlines()
     lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}", lineterm="")
     diff = "".join(f"{line}\n" for line in lines)

@@ -215,6 +215,16 @@ def test_a_guess_about_a_key_goes_when_the_key_is_set(tmp_path: Path) -> None:
     assert guessed() - guessed(model="Qwen/Qwen3-14B") == {"model"}
 
 
+def test_a_script_that_is_not_taken_along_is_said(tmp_path: Path) -> None:
+    overrides = Overrides(gpus=("h100",), stated={"data.rows": 1000})
+    job = jobs_of_command(COMMAND, overrides)[0].job
+    told = "copy train.py, and what it imports, into the run folder first"
+    for target, said in (("sky", True), ("slurm", False)):
+        answered(job, tmp_path / target)
+        notes = export_run(tmp_path / target, target)[1]
+        assert (f"{target}: {told}" in notes) == said
+
+
 def test_nothing_is_changed_in_place_in_a_dry_run(path: Path) -> None:
     with pytest.raises(InputError, match="--dry-run writes nothing"):
         check_in_place(loaded(path), writes=False)
