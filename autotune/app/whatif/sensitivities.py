@@ -23,8 +23,9 @@ from autotune.app.whatif.changes import (
     rank_edit,
     saved_edit,
 )
-from autotune.app.whatif.levers import lever_changes
+from autotune.app.whatif.levers import lever_changes, package_change
 from autotune.app.whatif.moved import moved_by
+from autotune.catalog.software import INSTALLABLE
 from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS, PLAIN
 from autotune.domain.edit import Edit
@@ -50,6 +51,7 @@ SAME = 0.02  # relative; a duration closer than this is "no time"
 MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end
 ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothing else
 NO_LENGTHS = "it saves padding; how much cannot be told, as no row lengths are known"
+DELTA_NETS = "flash_linear_attention"
 SAVES, EVALUATIONS = "checkpoint_every_steps", "evaluation.every_steps"
 BEST = "load_best_model_at_end"  # saves must then meet the evaluations
 IN_FILE = "change it in your own file as well"
@@ -73,7 +75,7 @@ def sensitivities(
     if pick is not None:
         gains = (_may_gain(change, here[0]) for change in changes)
         changes = [*(change for change in gains if change), *_kept_from_today(here[0], pick)]
-        changes += _rounded_products(here[0])
+        changes += [*_rounded_products(here[0]), *_missing_kernels(here[0])]
         changes += [*schedule_changes(here[0], pick.steps), *_choices(here[0])]
     bills = bills_under(here, changes, calibration)
     beside = _Beside(pick, modelled)
@@ -121,6 +123,16 @@ def _rounded_products(job: Job) -> Iterator[QuestionEdit]:
             note="weights, gradients and sums stay fp32; inputs of matrix products keep 10 of 23 "
             "bits",
         )  # fmt: skip
+
+
+def _missing_kernels(job: Job) -> Iterator[QuestionEdit]:
+    """The package whose kernels gated delta nets run in, where it is not installed."""
+    if not job.model.delta_nets or job.software.fuses_delta_nets:
+        return
+    value = ".".join(map(str, INSTALLABLE[DELTA_NETS]))
+    yield replace(
+        package_change(DELTA_NETS), key=f"software.{DELTA_NETS}", value=value, changes="numeric"
+    )
 
 
 def _schedule(change: QuestionEdit, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:

@@ -122,6 +122,19 @@ def test_a_lever_that_needs_a_missing_package_is_priced_with_it_and_says_so(
     assert "optimizer steps of more rows each" in found.note
 
 
+def test_missing_kernels_of_delta_nets_are_the_first_thing_that_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, software="default", model="Qwen/Qwen3.5-0.8B")
+    plain = answered(path)
+    told = {each.key: each for each in plain.sensitivities}["software.flash_linear_attention"]
+    after = answered(path, told.opens)
+    assert plain.best
+    assert after.best
+    assert after.best.duration_s.p50 == pytest.approx(told.duration_s)
+    assert after.best.duration_s.p50 < plain.best.duration_s.p50
+    assert told.opens in opening_words(recommendation_payload(plain), 1)
+    assert told.key not in {each.key for each in after.sensitivities}
+
+
 def test_without_row_lengths_nobody_pretends_to_know_what_padding_is_worth(
     tmp_path: Path,
 ) -> None:
