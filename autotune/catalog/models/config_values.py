@@ -256,7 +256,7 @@ def _dense_layers(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str)
         step = config.get("interleave_moe_layer_step", 1)
         if step != 1 or config.get("moe_layers"):
             msg = f"{name} (llama4) mixes dense layers and experts, which is not described yet"
-            raise InputError(msg, "choose a decoder with uniform layers")
+            raise InputError(msg, "choose a model that `autotune models` lists")
         return 0
     if kind not in {"qwen2_moe", "qwen3_moe"}:
         return 0

@@ -255,7 +255,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
     if found:
         msg = f"{name} ({kind}) has {found[0]}, which this version cannot describe"
         raise InputError(
-            msg, "its memory and time would be wrong; choose a decoder with uniform layers"
+            msg, "its memory and time would be wrong; choose a model that `autotune models` lists"
         )
 
 

@@ -149,7 +149,7 @@ def _refuse_undescribed(name: str) -> None:
     for row in read_rows(DATA / "undescribed_models.csv"):
         if re.fullmatch(row["names"], plain, re.IGNORECASE):
             msg = f"model {shown(name)} has {row['what']}, which this version cannot describe"
-            hint = "its memory and time would be wrong; choose a decoder with uniform layers"
+            hint = "its memory and time would be wrong; choose a model that `autotune models` lists"
             raise InputError(msg, f"{hint}, as --set model=NAME")
 
 
