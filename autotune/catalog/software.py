@@ -46,6 +46,9 @@ INSTALLABLE = {
 }  # fmt: skip
 
 
+DELTA_NETS = "flash_linear_attention"  # does nothing for models without gated delta nets
+
+
 def installing(package: str) -> str:
     """What is typed so that a job counts on one of the packages of INSTALLABLE."""
     return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
@@ -55,9 +58,9 @@ def unkernelled(model: Model, software: Software) -> list[Assumption]:
     """That a model with gated delta nets runs without their kernels."""
     if not model.delta_nets or software.fuses_delta_nets:
         return []
-    how = installing("flash_linear_attention")
+    how = installing(DELTA_NETS)
     why = f"not stated; slower, and more memory. Where it is installed: {how}"
-    return [Assumption("software.flash_linear_attention", "not installed", why)]
+    return [Assumption(f"software.{DELTA_NETS}", "not installed", why)]
 
 
 def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:

@@ -194,6 +194,7 @@ MIXTURES = {
     "llama4_text": MixtureKeys(shared="intermediate_size"),
     "qwen2_moe": MixtureKeys(width=_WIDTH, shared="shared_expert_intermediate_size"),
     "qwen3_moe": MixtureKeys(width=_WIDTH),
+    "qwen3_5_moe_text": MixtureKeys(width=_WIDTH, shared="shared_expert_intermediate_size"),
     "glm4_moe": MixtureKeys(
         width=_WIDTH, num_shared="n_shared_experts", num_dense="first_k_dense_replace"
     ),
@@ -298,7 +299,7 @@ def expert_linears(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> 
         )
     own = _gated_mlp(h, s, "shared_expert", adaptable=kind not in CONVERTED_NAMES)
     # Llama 4's router is an nn.Linear; Qwen2's shared expert has a gate of its own.
-    if kind == "qwen2_moe":
+    if kind in {"qwen2_moe", "qwen3_5_moe_text"}:
         return (*routed, *own, Linear("shared_expert_gate", h, 1, part="router"))
     if kind == "llama4_text":
         return (*routed, *own, Linear("router", h, experts.count, part="router"))
@@ -350,7 +351,10 @@ def _routed(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> tuple[L
 
 
 FULL, LINEAR = "full_attention", "linear_attention"
-DELTA_NETS = {"qwen3_5_text"}  # families with gated delta nets between their attention layers
+DELTA_NETS = {
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+}  # families with gated delta nets between their attention layers
 _DELTA_NET = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
     "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,

@@ -127,6 +127,12 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True),
     "qwen3": Family("Qwen3ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
     "qwen3_5_text": Family("Qwen3_5ForCausalLM", **_QWEN3_NEXT),
+    "qwen3_5_moe_text": Family(
+        "Qwen3_5MoeForCausalLM",
+        mlp=FUSED_GATED,
+        **_QWEN3_NEXT,
+        defaults={"intermediate_size": 512},  # of no layer: all of them route
+    ),
     "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
     "smollm3": Family(
         "SmolLM3ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False", tied=True
@@ -339,6 +345,7 @@ TEXT_FAMILY = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
     "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
     "llama4": "llama4_text",
     "mllama_text_model": "",
 }

@@ -124,6 +124,9 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         text = {**text, "layer_types": list(layer_types(text, sizes.layers, name))}
         mlp = linears[len(attention) :]
         kinds = _hybrid(text["layer_types"], net, sizes, (attention, mlp), layout.qk_norm)
+        if experts:
+            count, each = experts.count, experts.per_token
+            kinds = tuple(replace(x, num_experts=count, experts_per_token=each) for x in kinds)
         linears = ()
     model = Model(
         name=name,

@@ -203,7 +203,6 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
     ("name", "what"),
     [
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", "linear-attention layers"),
-        ("unsloth/Qwen3.5-35B-A3B", "linear-attention layers"),
         ("unsloth/gemma-4-26B-A4B-it", "experts beside its MLP"),
         ("LiquidAI/LFM2-1.2B", "convolutions"),
         ("deepseek-ai/DeepSeek-V3", "latent attention"),

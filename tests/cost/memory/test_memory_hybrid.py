@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 needs("torch", "peft")
 
-NAMES = ["Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-27B"]
+NAMES = [
+    "Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-35B-A3B",
+]  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"kind": "full"},
     "lora": {"base": "16bit"},
