@@ -112,6 +112,8 @@ def test_every_decoder_of_the_public_measurements_is_described() -> None:
                 find_model(row["model_id"])
             continue
         model = find_model(row["model_id"])
+        if not row["n_layers"]:  # the table has no sizes of it
+            continue
         assert (model.num_layers, model.hidden_size) == (int(row["n_layers"]), int(row["hidden"]))
         assert (model.num_attention_heads, model.num_kv_heads, model.head_dim) == (
             int(row["n_heads"]),
