@@ -56,6 +56,8 @@ def _layer_norms(model: Model) -> int:
         qk = (1 if model.borrows_keys else 2) * model.head_dim
     elif model.norm_weight and model.qk_norm == "full":
         qk = model.query_size + model.kv_size
+    if model.latent:
+        qk += sum(model.latent.normed)
     return model.norms_per_layer * norm_parameters(model) + qk
 
 
@@ -91,7 +93,17 @@ def outside_parameters(model: Model) -> int:
 def kept_keys(model: Model) -> int:
     """[elements] that a token adds to the cache of keys of all layers, and to that of values."""
     own = (layer for layer in model.layers if not layer.borrows_keys)
-    return sum(layer.kv_size * layer.num_layers for layer in own)
+    return sum(_kept_keys(layer) * layer.num_layers for layer in own)
+
+
+def _kept_keys(model: Model) -> int:
+    """Of one layer; one narrow tensor stands for both under latent attention: half of it each.
+
+    Source: transformers 5.23 DeepseekV2Attention, which fills the cache before it widens.
+    """
+    if model.latent:
+        return (model.latent.kv_lora_rank + model.latent.qk_rope_head_dim) // 2
+    return model.kv_size
 
 
 def head_parameters(model: Model) -> int:

@@ -68,6 +68,25 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention: narrow tensors, each with a norm, are widened to all heads.
+
+    Of a head's queries and keys `qk_rope_head_dim` are rotated, and those of the keys are one for
+    all heads. Source: DeepSeek-V2 (2024), section 2.1; the names are its config's.
+    """
+
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int = 0  # 0: one matrix makes the queries
+
+    @property
+    def normed(self) -> tuple[int, ...]:
+        """[elements] widths of the narrow tensors that have a norm."""
+        return tuple(rank for rank in (self.q_lora_rank, self.kv_lora_rank) if rank)
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One kind of decoder layer of a model that has several.
 
@@ -162,6 +181,7 @@ class Model:
     beside_params: int = field(
         default=0, metadata=LATER
     )  # of parts of the checkpoint that see or hear: they are loaded, and text passes none of them
+    latent: Latent | None = field(default=None, metadata=LATER)  # `head_dim` is of queries and keys
 
     def __hash__(self) -> int:
         """Of what tells nearly all of them apart: every count of parameters is looked up by it."""
@@ -183,6 +203,19 @@ class Model:
     def kv_size(self) -> int:
         """[elements] width of all key (or value) heads together."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def output_size(self) -> int:
+        """[elements] width of what all heads together give to the output projection."""
+        own = self.latent.v_head_dim if self.latent else self.head_dim
+        return self.num_attention_heads * own
+
+    @property
+    def rotated_size(self) -> int:
+        """[elements] width of the queries and keys that rotary positions turn."""
+        if self.latent:
+            return (self.num_attention_heads + 1) * self.latent.qk_rope_head_dim
+        return self.query_size + self.kv_size
 
     @property
     def layers(self) -> tuple[Model, ...]:
@@ -213,6 +246,11 @@ class Model:
     def delta_nets(self) -> tuple[DeltaNet, ...]:
         """One for each kind of layer that mixes tokens by it."""
         return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether its layers are of kinds that no measured run of training has."""
+        return bool(self.kinds) or self.latent is not None
 
     @property
     def is_moe(self) -> bool:

@@ -65,7 +65,8 @@ def _attention(  # noqa: PLR0913, PLR0917 - torch's own signature
         return _math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
     for mode in _policies():  # autocast runs this kernel in the low dtype
         query, key, value, attn_mask = (mode.low(x) for x in (query, key, value, attn_mask))
-    if attn_mask is None and query.dtype in {torch.float16, torch.bfloat16}:
+    alike = query.shape[-1] == value.shape[-1]  # flash attention takes no values of another width
+    if attn_mask is None and alike and query.dtype in {torch.float16, torch.bfloat16}:
         return _flash(query, key, value, dropout_p, causal=is_causal)
     return _efficient(query, key, value, dropout_p, attn_mask, causal=is_causal)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.domain.errors import InputError
-from autotune.domain.model import DeltaNet, Linear
+from autotune.domain.model import Linear
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ POSITIONS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
 )  # fmt: skip
 HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
+
+# Families with multi-head latent attention (DeepSeek-V2).
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 
 # Largest value that a decoder could plausibly have; more is a typo or an attack.
 LIMITS = {
@@ -101,7 +104,9 @@ def read_sizes(config: Mapping[str, Any], family: Family, kind: str, name: str) 
     if heads % kv_heads:
         msg = f"{name}: {heads} attention heads do not share {kv_heads} key-value heads evenly"
         raise InputError(msg, "check num_attention_heads and num_key_value_heads")
-    if any(filled.get(key) is not None for key in HEAD_DIM):
+    if kind in LATENT:
+        head_dim = sum(as_size(filled, (f"qk_{part}_head_dim",), name) for part in ("nope", "rope"))
+    elif any(filled.get(key) is not None for key in HEAD_DIM):
         head_dim = as_size(filled, HEAD_DIM, name)
     elif hidden % heads:
         msg = f"{name}: hidden size {hidden} is not a multiple of its {heads} attention heads"
@@ -121,6 +126,8 @@ def read_sizes(config: Mapping[str, Any], family: Family, kind: str, name: str) 
 
 
 def _kv_heads(config: Mapping[str, Any], kind: str, heads: int, name: str) -> int:
+    if kind in LATENT:
+        return heads
     if kind == "gpt_bigcode":
         return 1 if as_flag(config, "multi_query=True") else heads
     if kind == "falcon":
@@ -161,7 +168,7 @@ def _positions(config: Mapping[str, Any], family: Family, name: str) -> int:
 _GATED = ("gate_proj", "up_proj", "down_proj")
 CONVERTED_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
-    **dict.fromkeys(("qwen3_moe", "glm4_moe", "ernie4_5_moe", "olmoe"), _GATED),
+    **dict.fromkeys(("qwen3_moe", "glm4_moe", "ernie4_5_moe", "olmoe", *LATENT), _GATED),
 }
 COUNT = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_k")
@@ -198,6 +205,11 @@ MIXTURES = {
     "glm4_moe": MixtureKeys(
         width=_WIDTH, num_shared="n_shared_experts", num_dense="first_k_dense_replace"
     ),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3"),
+        MixtureKeys(width=_WIDTH, num_shared="n_shared_experts", num_dense="first_k_dense_replace"),
+    ),
+    "glm4_moe_lite": MixtureKeys(width=_WIDTH, num_shared="n_shared_experts"),
     "ernie4_5_moe": MixtureKeys(
         width=_WIDTH, num_shared="moe_num_shared_experts", router_bias=True
     ),
@@ -251,6 +263,9 @@ def as_count(config: Mapping[str, Any], key: str, name: str) -> int:
 def _dense_layers(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -> int:
     if MIXTURES[kind].num_dense:
         return as_count(config, MIXTURES[kind].num_dense, name)
+    if kind == "glm4_moe_lite":  # its class does not read first_k_dense_replace
+        types = config.get("mlp_layer_types")
+        return types[: sizes.layers].count("dense") if isinstance(types, list) and types else 1
     if kind == "ernie4_5_moe":
         return sizes.layers - _routing_layers(config, sizes, name)
     if kind == "llama4_text":
@@ -347,57 +362,4 @@ def _routed(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> tuple[L
         Linear(gate, h, f, bias, "expert", count, active, adapter_out=2 * f),
         Linear(up, h, f, bias, "expert", count, active, adapter_out=2 * f),
         Linear(down, f, h, bias, "expert", count, active),
-    )
-
-
-FULL, LINEAR = "full_attention", "linear_attention"
-DELTA_NETS = {
-    "qwen3_5_text",
-    "qwen3_5_moe_text",
-}  # families with gated delta nets between their attention layers
-_DELTA_NET = {
-    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-}  # fmt: skip
-
-
-def read_delta_net(config: Mapping[str, Any], kind: str, name: str) -> DeltaNet | None:
-    """The sizes of a family's gated delta nets; None where it has none. Raises InputError."""
-    if kind not in DELTA_NETS:
-        return None
-    config = {**_DELTA_NET, **{k: v for k, v in config.items() if v is not None}}
-    heads = [as_size(config, (f"linear_num_{of}_heads",), name) for of in ("key", "value")]
-    dims = [as_size(config, (f"linear_{of}_head_dim",), name) for of in ("key", "value")]
-    if heads[1] % heads[0]:
-        msg = f"{name}: {heads[1]} value heads of its delta nets do not share {heads[0]} key heads"
-        raise InputError(msg, "check linear_num_key_heads and linear_num_value_heads")
-    kernel = as_size(config, ("linear_conv_kernel_dim",), name)
-    return DeltaNet(heads[0], heads[1], dims[0], dims[1], kernel)
-
-
-def layer_types(config: Mapping[str, Any], layers: int, name: str) -> tuple[str, ...]:
-    """What mixes tokens in each layer of a model with delta nets.
-
-    Every `full_attention_interval`th is attention where the config lists none.
-    Source: transformers 5.23 configuration_qwen3_5.py.
-    """
-    listed = config.get("layer_types")
-    if listed is None:
-        key = "full_attention_interval"
-        every = as_size(config, (key,), name) if key in config else 4
-        return tuple(LINEAR if (i + 1) % every else FULL for i in range(layers))
-    if not isinstance(listed, list) or len(listed) != layers or set(listed) - {FULL, LINEAR}:
-        msg = f"layer_types of {name} must name {FULL} or {LINEAR} for each of {layers} layers"
-        raise InputError(msg, "check the config.json")
-    return tuple(listed)
-
-
-def delta_linears(net: DeltaNet, hidden: int) -> tuple[Linear, ...]:
-    """The projections of a gated delta net. Source: transformers 5.23 modeling_qwen3_5.py."""
-    return (
-        Linear("in_proj_qkv", hidden, 2 * net.keys + net.values),
-        Linear("in_proj_z", hidden, net.values),
-        Linear("in_proj_b", hidden, net.value_heads),
-        Linear("in_proj_a", hidden, net.value_heads),
-        Linear("out_proj", net.values, hidden),
     )

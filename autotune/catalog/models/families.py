@@ -326,6 +326,9 @@ FAMILIES: dict[str, Family] = {
         qk_norm="per_head",
         qk_norm_if="use_qk_norm",
     ),
+    "deepseek_v2": Family("DeepseekV2ForCausalLM", mlp=FUSED_GATED),
+    "deepseek_v3": Family("DeepseekV3ForCausalLM", mlp=FUSED_GATED),
+    "glm4_moe_lite": Family("Glm4MoeLiteForCausalLM", mlp=FUSED_GATED),
     "ernie4_5_moe": Family(
         "Ernie4_5_MoeForCausalLM",
         mlp=FUSED_GATED,

@@ -1,7 +1,7 @@
 """A Hugging Face `config.json`, read as plain JSON, becomes the generic decoder description.
 
 No class of the model is imported and no code of the model runs. What the description cannot hold
-(state-space layers, latent attention, layers of different shapes, encoders) is refused with the
+(state-space layers, layers of different shapes, encoders) is refused with the
 reason, because a number for the wrong architecture is worse than none.
 """
 
@@ -14,22 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.models.config_values import (
-    DELTA_NETS,
-    FULL,
-    LINEAR,
+    LATENT,
     Sizes,
     as_flag,
     as_size,
-    delta_linears,
     dense_layer_mlp,
     expert_linears,
-    layer_types,
-    read_delta_net,
     read_experts,
     read_sizes,
 )
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
 from autotune.catalog.models.gemma import GEMMA_4, beside_params, gemma_fields
+from autotune.catalog.models.mixers import (
+    DELTA_NETS,
+    FULL,
+    LINEAR,
+    delta_linears,
+    latent_linears,
+    layer_types,
+    read_delta_net,
+    read_latent,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.model import Layer, Linear, Model
 from autotune.domain.units import MB
@@ -111,7 +116,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     experts = read_experts(text, family_name, sizes, name)
     layout = _layout(text, family, family_name, sizes)
     gated = family.mlp_kind == "gated"
-    attention = _attention(text, family, sizes)
+    latent = read_latent(text, family_name, name)
+    attention = latent_linears(text, sizes, latent) if latent else _attention(text, family, sizes)
     mlp_bias = as_flag(text, family.mlp_bias)
     dense = _dense_mlp(family, sizes, gated=gated, bias=mlp_bias)
     linears = attention + (
@@ -171,6 +177,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         extra_params=2 * sizes.hidden if family_name == "opt" else 0,  # two unused positions
         hf_config=_plain_json(text, family_name),
         remote_code=family.remote,
+        latent=latent,
         stored_as=stored_as(config) or stored_as(text),
     )
     if family_name in GEMMA_4:
@@ -245,6 +252,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
         msg = f"{name} ({kind}) projects its embeddings or normalises after a layer: not described"
         raise InputError(msg, "choose another size of this family")
     own = {"linear_num_key_heads"} if kind in DELTA_NETS else set()
+    own |= {"kv_lora_rank"} if kind in LATENT else set()
     stated = (key for key in _FOREIGN if text.get(key) not in (None, 0, [], {}))
     found = [_FOREIGN[key] for key in stated if key not in own]
     if kind in GEMMA_4:

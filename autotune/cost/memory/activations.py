@@ -198,20 +198,28 @@ def _norms(model: Model, mode: Mode) -> float:
         token += (mode.compute if mode.compiled else each) * width
     if family_memory(model.family).value_norm and own_keys:
         token += (mode.compute if mode.compiled else 4.0) * model.kv_size + 4.0 * model.num_kv_heads
+    for width in model.latent.normed if model.latent else ():  # over what a matrix gave
+        each = mode.compute if mode.compiled else 4.0 + _scaled(model, mode, mode.compute)
+        token += 4.0 + each * width
     return token
 
 
 def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, ...]) -> Kept:
     own = tuple(item for item in linears if item.part == "attention")
     inputs, output = own[:-1], own[-1:]
-    if _one_input(model):
+    if one_input(model):
         inputs += tuple(item for item in linears if item.part == "mlp")[:-1]
-    token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
+    wide = tuple(item for item in inputs if item.in_features == model.hidden_size)
+    narrow = tuple(item for item in inputs if item not in wide)  # latent attention's second ones
+    normed = norm_output(model, mode)
+    token = _group(method, mode, _Group(wide, normed, kept=False))
+    token += sum(_group(method, mode, _Group((item,), normed, kept=False)) for item in narrow)
     if model.mixer is not None:
         token += mixer_kept(model.mixer, mode)
         return Kept(token + _group(method, mode, _Group(output, mode.compute, kept=False)), 0.0)
-    core = _core(model, mode, fused=len(own) == 2 and not model.borrows_keys)
-    copied = family_memory(model.family).concatenated_rope and not mode.biased
+    fused = len(own) == 2 and not model.borrows_keys
+    core = _latent_core(model, mode) if model.latent else _core(model, mode, fused=fused)
+    copied = family_memory(model.family).concatenated_rope and not _efficient(model, mode)
     token += core.per_token
     kept = mode.attention in {"sdpa", "flash_attention_2"} and not copied
     if model.gated_attention:  # the gate's sigmoid, and the kernel's output or a copy of it
@@ -221,7 +229,17 @@ def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, 
     return Kept(token, core.per_key)
 
 
-def _one_input(model: Model) -> bool:
+def _efficient(model: Model, mode: Mode) -> bool:
+    """Whether sdpa runs its memory-efficient kernel, which lays its output out as it is read.
+
+    Flash attention takes no mask, and no values of another width than the keys.
+    Source: PyTorch 2.13 aten/src/ATen/native/transformers/sdp_utils_cpp.h.
+    """
+    odd = mode.attention == "sdpa" and model.output_size != model.query_size
+    return mode.biased or odd
+
+
+def one_input(model: Model) -> bool:
     """Whether the MLP reads the same normalised tensor as the attention."""
     return model.parallel_block and model.norms_per_layer == 1
 
@@ -246,6 +264,22 @@ def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
     if mode.attention == "eager":
         return Kept(e * kept, heads * _scores_kept(model, mode))
     return Kept(e * (kept + q) + 4.0 * heads, e if mode.biased else 0.0)
+
+
+def _latent_core(model: Model, mode: Mode) -> Kept:
+    """The same of latent attention: queries and keys are joined anew, values are views.
+
+    A fused kernel keeps all that the values' matrix gave; eager products copy the values out of it,
+    and so does flash attention where it pads them.
+    Source: derived from transformers 5.23 DeepseekV2Attention and integrations/flash_attention.py.
+    """
+    q, v, heads, e = model.query_size, model.output_size, model.num_attention_heads, mode.compute
+    if mode.attention == "eager":
+        return Kept(e * (2.0 * q + v), heads * _scores_kept(model, mode))
+    made = sum(item.out_features for item in model.linears if item.name == "kv_b_proj")
+    if mode.attention == "flash_attention_2" and v != q:  # padded to the width of the keys
+        return Kept(e * 4.0 * q + 4.0 * heads, 0.0)
+    return Kept(e * (2.0 * q + made + v) + 4.0 * heads, e if mode.biased else 0.0)
 
 
 def _scores_kept(model: Model, mode: Mode) -> float:
@@ -283,7 +317,7 @@ def _mlp(model: Model, method: Method, mode: Mode, linears: tuple[Linear, ...]) 
 
 def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) -> float:
     inputs, output = own[:-1], own[-1:]
-    if _one_input(model) and own[0].part == "mlp":
+    if one_input(model) and own[0].part == "mlp":
         inputs = ()
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
     units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
@@ -321,29 +355,6 @@ def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) 
     inputs = _Group(own[:-1], e, kept=False, tokens=copies)
     token += _group(method, mode, inputs)
     return token + _group(method, mode, _Group((output,), e, kept=False, tokens=copies))
-
-
-def read_bytes(model: Model, mode: Mode) -> float:
-    """[bytes/token] that the quantised linears of one layer read, each tensor once; a mean.
-
-    bitsandbytes hangs them on the autograd context, where activation checkpointing does not see
-    them: a layer that is to be recomputed keeps them all the same.
-    """
-    token = 0.0
-    for layer in model.layers:
-        count, linears = layer.num_layers, layer.linears
-        own = [item for item in linears if item.part == "attention"]
-        inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
-        normed = norm_output(model, mode)
-        token += count * mode.compute * own[-1].in_features
-        if not family_memory(model.family).post_norm:  # else it reads what the checkpoint keeps
-            token += count * normed * own[0].in_features
-        mixed = [item for item in linears if item.part == "per_layer"]
-        token += count * sum(mode.compute * item.in_features for item in mixed)
-        if inner:
-            token += count * inner_bytes(model, mode) * inner[-1].in_features
-            token += 0.0 if _one_input(model) else count * normed * inner[0].in_features
-    return token / model.num_layers
 
 
 def _group(method: Method, mode: Mode, group: _Group) -> float:

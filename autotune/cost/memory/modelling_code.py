@@ -71,6 +71,10 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "gemma4_unified_text": FamilyMemory(fp32_norm=True, value_norm=True),
     "glm": FamilyMemory(concatenated_rope=True),
     "glm4": FamilyMemory(concatenated_rope=True),
+    "glm4_moe": FamilyMemory(concatenated_rope=True),
+    "glm4_moe_lite": FamilyMemory(concatenated_rope=True),
+    "deepseek_v2": FamilyMemory(concatenated_rope=True),
+    "deepseek_v3": FamilyMemory(concatenated_rope=True),
     "gpt2": FamilyMemory(softmax="own", dropout=True, score_dropout=True, native_loss=True),
     "gpt_bigcode": FamilyMemory(dropout=True, score_dropout=True, native_loss=True),
     # its experts clamp both factors and multiply by a sigmoid

@@ -17,10 +17,11 @@ from autotune.cost import deepspeed, dora, offloading, whole_modules
 from autotune.cost.batches import evaluation_rows, kept_rows, longest_length
 from autotune.cost.memory import device as device_memory
 from autotune.cost.memory.activations import (
+    inner_bytes,
     norm_kept,
     norm_output,
+    one_input,
     per_layer_inputs,
-    read_bytes,
     reads_stream,
     unneeded_kept,
 )
@@ -29,6 +30,7 @@ from autotune.cost.memory.modelling_code import (
     Mode,
     as_run,
     compiles_loss,
+    family_memory,
     is_litgpt,
 )
 from autotune.cost.memory.states import (
@@ -47,6 +49,7 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.job import Job
+    from autotune.domain.model import Model
 
 # Before, litgpt's script ran its longest batch first, with no batch before it. Source:
 # Lightning-AI/litgpt at 8641822 (torch 2.1), `longest_seq_ix if iter_num == 1`, and at 0.4.
@@ -216,7 +219,7 @@ def _before(job: Job, size: Sizes, modes: Modes, tokens: FloatArray) -> FloatArr
     first = job.software.torch < LONGEST_FIRST_UNTIL
     if not (is_litgpt(job) and keeps_inputs(job)) or first:
         return np.zeros_like(tokens)
-    hung = job.model.num_layers * tokens * modes.each(lambda mode: read_bytes(job.model, mode))
+    hung = job.model.num_layers * tokens * modes.each(lambda mode: _read_bytes(job.model, mode))
     return hung + unpacked_head_bytes(job, size, modes.each(lambda mode: mode.compute))
 
 
@@ -236,6 +239,31 @@ def _narrow_embeddings(job: Job, columns: Columns) -> BoolArray:
     return ~(whole_modules.widens_stream(job, columns) | wide | job.model.embedding_norm)
 
 
+def _read_bytes(model: Model, mode: Mode) -> float:
+    """[bytes/token] that the quantised linears of one layer read, each tensor once; a mean.
+
+    bitsandbytes hangs them on the autograd context, where activation checkpointing does not see
+    them: a layer that is to be recomputed keeps them all the same.
+    """
+    token = 0.0
+    for layer in model.layers:
+        count, linears = layer.num_layers, layer.linears
+        own = [item for item in linears if item.part == "attention"]
+        inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
+        normed = norm_output(model, mode)
+        token += count * mode.compute * own[-1].in_features
+        if not family_memory(model.family).post_norm:  # else it reads what the checkpoint keeps
+            token += count * normed * own[0].in_features
+        mixed = [item for item in linears if item.part == "per_layer"]
+        token += count * sum(mode.compute * item.in_features for item in mixed)
+        if layer.latent:
+            token += count * normed * sum(layer.latent.normed)
+        if inner:
+            token += count * inner_bytes(model, mode) * inner[-1].in_features
+            token += 0.0 if one_input(model) else count * normed * inner[0].in_features
+    return token / model.num_layers
+
+
 def _beside_checkpoints(job: Job, mode: Mode) -> float:
     """[bytes/token] of a checkpointed layer that the checkpoint cannot drop.
 
@@ -243,7 +271,7 @@ def _beside_checkpoints(job: Job, mode: Mode) -> float:
     """
     if not mode.keeps_inputs or job.software.recomputes_reentrantly:
         return 0.0
-    return read_bytes(job.model, mode)
+    return _read_bytes(job.model, mode)
 
 
 def _retains(job: Job, columns: Columns) -> BoolArray:

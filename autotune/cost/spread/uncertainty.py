@@ -73,9 +73,10 @@ COMPILED = 0.30
 # #1474, 7B and 1.8B), 1.7 (modelscope/ms-swift#3033), 1.9 (huggingface/peft#3341, a FLUX model).
 DORA = 0.20
 FP8, FLASH_3 = 0.20, 0.05
-# Models whose layers differ in shape: no measured step of any is in the record, and no kernel of
-# theirs was timed at the width of their heads. Of Gemma 4 31B in full on eight H100 at 4,096 tokens
-# one public run exists. Assumption: a factor 1.6 on each side, for nine runs in ten.
+# Models whose layers differ in shape, or have latent attention: no measured step of any is in the
+# record, and no kernel of theirs was timed at the width of their heads. Of Gemma 4 31B in full on
+# eight H100 at 4,096 tokens one public run exists. Assumption: a factor 1.6 on each side, for nine
+# runs in ten.
 MIXED_LAYERS = math.log(1.6) / Z90
 # Gated delta nets: no step of such a model was fitted. One published run took 1.22 s a step without
 # their kernels and 0.70 s with them (huggingface/transformers issue 48718); which of them run is
@@ -135,7 +136,7 @@ def job_log_sd(job: Job, columns: Columns) -> FloatArray:
 def _layers_sd(job: Job) -> float:
     if job.model.delta_nets:
         return DELTA_NETS
-    return MIXED_LAYERS if job.model.kinds else 0.0
+    return MIXED_LAYERS if job.model.is_unmeasured else 0.0
 
 
 def _of_the_job(job: Job, columns: Columns) -> dict[str, FloatArray]:

@@ -66,7 +66,8 @@ MASKED_ATTENTION = 0.75
 # The same kernel holds what it sums in registers up to this width of a head, and in memory above:
 # there the backward takes 5.3 times the forward, not 2.5. 512 dimensions at 8,192 tokens: 19 and
 # 100 ms (xlite-dev/ffpa-attn pull request 137); 256 with a mask on an H200: 72 ms for both (verl
-# pull request 7131), twice what this makes. Counted where the layers of a model differ.
+# pull request 7131), twice what this makes. Counted where the layers of a model differ, and of
+# latent attention.
 # Source: PyTorch 2.13 aten/.../cuda/mem_eff_attention/kernel_backward.h, kOutputInRF.
 WIDE_HEAD, WIDE_BACKWARD = 128, 5.3
 NEWER_INSTRUCTIONS = (9.0, 12.0)  # compute capabilities; GeForce Blackwell has Ampere's again
@@ -175,17 +176,18 @@ def kernel_work(
     """[rows] work of a layer's forward, in causal halves at flash's rate; backward over forward.
 
     masked: share of all layers with a mask. Where layers differ it is those with a window, if it is
-    not all; and heads wider than any flash kernel takes run the memory-efficient one without too.
+    not all; and heads wider than any flash kernel takes, or of another width than their values, run
+    the memory-efficient one without too.
     """
     if job.model.kinds:
         windowed = float(layer.sliding_window is not None)
         masked = np.where((masked > 0.0) & (masked < 1.0), windowed, masked)
     work = 1.0 + masked * (2.0 / MASKED_ATTENTION - 1.0)
     backward = np.full(columns.rows, FLASH_BACKWARD)
-    if not job.model.kinds or layer.head_dim <= WIDE_HEAD:
+    if not job.model.is_unmeasured or layer.head_dim <= WIDE_HEAD:
         return work, backward
     efficient = columns.equals("attention", "sdpa").astype(np.float64)
-    if layer.head_dim > GROUPED_HEAD_DIM:
+    if layer.head_dim > GROUPED_HEAD_DIM or layer.output_size != layer.query_size:
         work = work + efficient * (1.0 - masked) * (1.0 / MASKED_ATTENTION - 1.0)
     else:
         efficient = efficient * masked

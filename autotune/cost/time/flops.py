@@ -99,10 +99,14 @@ def adapter_weights(model: Model, method: Method) -> float:
 def attention_flop(model: Model, pairs: float) -> float:
     """[FLOP] forward attention of all layers over `pairs` query-key pairs of each head.
 
-    Formula: 4 q L pairs (QK^T and PV, two FLOP for each multiply-add). A causal row has S^2 / 2.
+    Formula: 2 (q + v) L pairs (QK^T and PV, two FLOP for each multiply-add), v the width of all
+    heads' values, q but under latent attention. A causal row has S^2 / 2.
     Source: Dao, "FlashAttention-2" (2023), section 4.1.
     """
-    return sum(4.0 * pairs * layer.query_size * layer.num_layers for layer in model.layers)
+    return sum(
+        2.0 * pairs * (layer.query_size + layer.output_size) * layer.num_layers
+        for layer in model.layers
+    )
 
 
 def useful_flop_per_token(model: Model, method: Method) -> float:

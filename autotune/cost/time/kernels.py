@@ -118,6 +118,12 @@ BROKEN_GRAPH = (
     0.5  # share of the benefit that graph breaks of bitsandbytes layers leave: assumption
 )
 
+# Latent attention joins queries and keys of the parts that are rotated and those that are not.
+# [bytes per element] 16-bit reads and writes, and kernels. Source: derived from transformers 5.23
+# DeepseekV2Attention: one cat of the queries, two copies into new keys; their backward splits both
+# and puts the gradients of both splits together.
+JOINED_HEADS, JOINED_KERNELS = Passes(4, 8), Passes(4, 7)
+
 _SOFT_ACTIVATIONS = ("gelu_new", "gelu_fast", "quick_gelu")  # written in Python: many kernels
 # [bytes per logit] forward + backward with fp32 logits, by what the loss materialises.
 LOSS_BYTES = {
@@ -157,6 +163,8 @@ def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
     norms = model.norms_per_layer * h
     if model.qk_norm != "none":
         norms += q + k
+    if model.latent:
+        norms += sum(model.latent.normed)
     width = activated_width(model)
     if model.activation in _SOFT_ACTIVATIONS:
         act = Passes(30, 46)
@@ -169,6 +177,8 @@ def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
         rope = Passes(4, 4)
     gate = Passes(10, 14) if model.gated_attention else Passes(0, 0)  # its sigmoid, and a product
     residual = 12 * h
+    turned = model.rotated_size
+    joined = JOINED_HEADS if model.latent else Passes(0, 0)
     casts = 30.0 * h * upcast  # five projections, each reads 4 bytes and writes 2
     layers = model.num_layers
     return Passes(
@@ -176,19 +186,21 @@ def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
         * (
             norm.forward * norms
             + act.forward * width
-            + rope.forward * (q + k)
+            + rope.forward * turned
             + gate.forward * q
             + residual
             + casts
+            + joined.forward * (q + k)
         ),
         layers
         * (
             norm.backward * norms
             + act.backward * width
-            + rope.backward * (q + k)
+            + rope.backward * turned
             + gate.backward * q
             + residual
             + casts
+            + joined.backward * (q + k)
         ),
     )
 
@@ -202,7 +214,10 @@ def _compiled_elementwise(model: Model) -> Passes:
     gated = COMPILED_GATED if model.mlp == "gated" else COMPILED_PLAIN
     rope = COMPILED_ROPE if model.position == "rope" or model.qk_norm != "none" else Passes(0, 0)
     norms, width = model.norms_per_layer * model.hidden_size, activated_width(model)
-    turned = model.query_size + model.kv_size
+    turned = model.rotated_size
+    if model.latent:
+        norms += sum(model.latent.normed)
+        turned += model.query_size + model.kv_size  # joined: read and written like what is turned
     ahead, back = (COMPILED_NORM[i] * norms + gated[i] * width + rope[i] * turned for i in range(2))
     return Passes(model.num_layers * ahead, model.num_layers * back)
 
@@ -315,12 +330,15 @@ def layer_launches(
     linears = sum(x.active for x in model.linears)
     norm = Passes(6, 9) if model.norm == "rmsnorm" and not fused else Passes(1, 2)
     norms = model.norms_per_layer + (2 if model.qk_norm != "none" else 0)
+    norms += len(model.latent.normed) if model.latent else 0
     rope = Passes(10, 12) if model.position == "rope" else Passes(0, 0)
     if fused and model.position == "rope":
         rope = Passes(2, 2)
     attention = Passes(8, 12) if eager_attention else Passes(4, 5)
     if model.mixer is not None:  # `attention.delta_net_kernels`
         rope = attention = Passes(0, 0)
+    if model.latent:
+        attention = Passes.sum((attention, JOINED_KERNELS))
     gradients = 0.0 if method.is_lora else linears + 2.0 * model.norms_per_layer
     forward = norm.forward * norms + rope.forward + attention.forward + linears + 5
     backward = norm.backward * norms + rope.backward + attention.backward + linears + 18 + gradients

@@ -205,7 +205,7 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", "linear-attention layers"),
         ("unsloth/gemma-4-26B-A4B-it", "experts beside its MLP"),
         ("LiquidAI/LFM2-1.2B", "convolutions"),
-        ("deepseek-ai/DeepSeek-V3", "latent attention"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "sparse attention"),
         ("facebook/opt-350m", "norms after its layers"),
         ("swiss-ai/Apertus-8B-2509", "xIELU"),
         ("EleutherAI/gpt-j-6b", "GPT-J"),

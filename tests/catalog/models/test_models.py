@@ -10,6 +10,7 @@ import pytest
 
 from autotune.catalog import hub
 from autotune.catalog.models import models
+from autotune.catalog.models.config_values import LATENT
 from autotune.catalog.models.families import FAMILIES
 from autotune.catalog.models.hf_config import model_from_config, parse_config, read_config_file
 from autotune.catalog.models.models import find_model, load_models
@@ -99,7 +100,6 @@ def test_every_decoder_of_the_public_measurements_is_described() -> None:
     # No sizes known, hybrids, latent attention, encoders and encoder-decoders.
     left_out = {
         "ibm-research/moe-7b-1b-active-shared-experts", "ibm-granite/granite-4.0-tiny-preview",
-        "deepseek-ai/DeepSeek-V3",
         "moonshotai/Kimi-K2-Base", "Nemotron_3_Super", "Nemotron_3_Nano", "Nemotron_3_Ultra",
         "Nemotron_3_5_Lightning", "DeepSeekV4 Flash", "Nemotron-22B", "bert-base-uncased",
         "bert-large-uncased", "t5-base", "bigscience/T0_3B", "bigscience/mt0-xxl",
@@ -292,7 +292,7 @@ def test_a_gemma_4_that_is_not_described_is_refused_with_the_reason(
         ({"model_type": "bert"}, "encoder"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
-        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "latent attention"),
+        ({"model_type": "deepseek_v32", "kv_lora_rank": 512}, "latent attention"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "state-space"),
         ({"model_type": "granitemoehybrid", "mamba_n_heads": 48}, "state-space"),
         ({"model_type": "bamba", "layer_types": ["mamba", "attention"]}, "mamba"),
@@ -422,7 +422,8 @@ KEYS = (
     "expansion_ratio", "first_k_dense_replace", "head_dim", "hidden_act",
     "interleave_moe_layer_step", "is_encoder_decoder", "kv_lora_rank", "layer_types", "llm_config",
     "mlp_only_layers", "moe_intermediate_size", "moe_layer_end_index", "moe_layer_interval",
-    "moe_layer_start_index", "moe_layers", "moe_num_shared_experts", "multi_query",
+    "moe_layer_start_index", "mlp_layer_types", "q_lora_rank", "qk_nope_head_dim",
+    "qk_rope_head_dim", "v_head_dim", "moe_layers", "moe_num_shared_experts", "multi_query",
     "multi_query_group_num", "n_shared_experts", "new_decoder_architecture", "num_experts",
     "num_experts_per_tok", "num_kv_heads", "num_ln_in_parallel_attn", "parallel_attn",
     "shared_expert_intermediate_size", "shared_intermediate_size", "sliding_window", "text_config",
@@ -447,6 +448,11 @@ def test_any_value_under_any_key_is_described_or_refused_and_never_crashes(famil
         "first_k_dense_replace": 1,
         "moe_num_shared_experts": 1,
         "moe_layer_start_index": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 32 if family in LATENT else None,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
         "multi_query_attention": True,
         "multi_query_group_num": 2,
         "new_decoder_architecture": True,

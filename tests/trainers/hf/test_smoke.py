@@ -123,9 +123,11 @@ TINY: dict[str, Any] = {
     "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "vocab_size": 9,
     "n_routed_experts": 4, "moe_num_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
-    "moe_k": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
+    "moe_k": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
 }  # fmt: skip
-NAMES = ("zai-org/GLM-4.5-Air", "baidu/ERNIE-4.5-21B-A3B-PT", "allenai/OLMoE-1B-7B-0924")
+NAMES = ("zai-org/GLM-4.5-Air", "baidu/ERNIE-4.5-21B-A3B-PT", "allenai/OLMoE-1B-7B-0924",
+         "deepseek-ai/DeepSeek-V2-Lite", "zai-org/GLM-4.7-Flash")  # fmt: skip
 
 
 def tiny(name: str, beside: Path, folder: Path) -> Path:
@@ -135,6 +137,8 @@ def tiny(name: str, beside: Path, folder: Path) -> Path:
     shape = json.loads(load_models()[name].hf_config)
     words = len(json.loads((beside / "model/tokenizer.json").read_text())["model"]["vocab"])
     own = {key: value for key, value in TINY.items() if key in shape or key.endswith("token_id")}
+    if "kv_lora_rank" in shape:
+        own["num_key_value_heads"] = own["num_attention_heads"]
     kind = shape.pop("model_type")
     read = transformers.CONFIG_MAPPING[kind](**{**shape, **own, "vocab_size": words})
     transformers.AutoModelForCausalLM.from_config(read).save_pretrained(folder / "model")
