@@ -163,7 +163,8 @@ def _full_heads(
 def _alike(listed: object, types: list[str], name: str) -> dict[str, Any]:
     """What a list by layers says of those that see all, where it says the same of each."""
     places = {str(place) for place, kind in enumerate(types) if kind == FULL}
-    if isinstance(listed, dict) and {str(key) for key in listed} == places:
+    # transformers writes places of one width: "05" beside "11"
+    if isinstance(listed, dict) and {str(key).lstrip("0") or "0" for key in listed} == places:
         first, *others = listed.values()
         known = {"head_dim", "num_key_value_heads"}
         if isinstance(first, dict) and set(first) <= known and all(own == first for own in others):

@@ -257,10 +257,13 @@ GEMMA_4 = {
 }  # fmt: skip
 
 
-def test_sizes_by_layer_as_transformers_saves_them_are_those_that_were_published() -> None:
+@pytest.mark.parametrize("places", [("1", "3"), ("01", "03")], ids=["plain", "of one width"])
+def test_sizes_by_layer_as_transformers_saves_them_are_those_that_were_published(
+    places: tuple[str, str],
+) -> None:
     published = {"global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
     own = {"head_dim": 32, "num_key_value_heads": 1}
-    saved = {"per_layer_config": {"1": own, "3": own}, "attention_k_eq_v": True}
+    saved = {"per_layer_config": dict.fromkeys(places, own), "attention_k_eq_v": True}
     one, other = (model_from_config({**GEMMA_4, **more}, "m", "t") for more in (published, saved))
     assert one.kinds == other.kinds
     assert parameter_count(one) == parameter_count(other)
