@@ -124,10 +124,14 @@ TINY: dict[str, Any] = {
     "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "vocab_size": 9,
     "n_routed_experts": 4, "moe_num_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
     "moe_k": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
-    "v_head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
+    "v_head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8, "shared_expert_intermediate_size": 16,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
 }  # fmt: skip
 NAMES = ("zai-org/GLM-4.5-Air", "baidu/ERNIE-4.5-21B-A3B-PT", "allenai/OLMoE-1B-7B-0924",
-         "deepseek-ai/DeepSeek-V2-Lite", "zai-org/GLM-4.7-Flash")  # fmt: skip
+         "deepseek-ai/DeepSeek-V2-Lite", "zai-org/GLM-4.7-Flash",
+         "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B")  # fmt: skip
+LEADING = {"olmoe": 0, "qwen3_5_text": 0, "qwen3_5_moe_text": 0}  # dense layers; of others one
 
 
 def tiny(name: str, beside: Path, folder: Path) -> Path:
@@ -139,6 +143,9 @@ def tiny(name: str, beside: Path, folder: Path) -> Path:
     own = {key: value for key, value in TINY.items() if key in shape or key.endswith("token_id")}
     if "kv_lora_rank" in shape:
         own["num_key_value_heads"] = own["num_attention_heads"]
+    if "layer_types" in shape:
+        own["layer_types"] = shape["layer_types"][:4]
+        own["num_hidden_layers"] = len(own["layer_types"])
     kind = shape.pop("model_type")
     read = transformers.CONFIG_MAPPING[kind](**{**shape, **own, "vocab_size": words})
     transformers.AutoModelForCausalLM.from_config(read).save_pretrained(folder / "model")
@@ -152,7 +159,7 @@ def test_run_sh_trains_the_adapters_that_are_counted(
     safetensors = pytest.importorskip("safetensors.torch")
     folder = tiny(name, model_and_data, tmp_path / "own")
     model = find_model(str(folder / "model"))
-    assert model.num_dense_layers == (0 if model.family == "olmoe" else 1)
+    assert model.num_dense_layers == LEADING.get(model.family, 1)
     method = replace(LORA, base="32bit", dropout=0.0, targets=resolve_targets(model, "all-linear"))
     chosen = config(precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full")
     small = replace(offer(cpu=True), host=replace(HOST, cores=2))
