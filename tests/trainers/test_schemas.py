@@ -41,6 +41,7 @@ FOLKLORE |= {"dataset_test_ratio", "custom_val_dataset_path", "use_flash_attn", 
 FOLKLORE |= {"compute_metrics"}  # of the Trainer itself, which a script calls
 FOLKLORE |= {"prepare_model_for_kbit_training"}  # of PEFT, which a script calls
 FOLKLORE |= {"beta", "max_prompt_length"}  # of TRL's DPOConfig; the schemas are those of SFT
+FOLKLORE |= {"run_val_every_n_steps", "batch_size_val"}  # of torchtune's recipes after 0.6.1
 FOLKLORE |= {flag for flags in OWN_FLAGS.values() for flag in flags} | {*NESTED, *HELD_OUT}
 WRITTEN_BOOL = {"fsdp"}  # text on a command line, and true in a file: transformers 5.10 takes both
 
@@ -155,9 +156,9 @@ def test_every_key_that_is_written_into_an_own_file_is_one_of_its_trainer(
     changes = patch(origin(name), values, made, chosen, spelling, 1).changes
     written = {key: value for key, value in changes.items() if value is not GONE}
     written.pop("attn_implementation", None)  # in a script it belongs to from_pretrained
-    schema = schema_of(made.trainer)
+    schema, launcher = schema_of(made.trainer), schema_of("accelerate")
     for key, value in written.items():
-        found = schema.find(key)
+        found = schema.find(key) or launcher.find(key)
         assert found is not None, key
         inside = key not in schema.keys and "dict" in found.kinds  # arguments of a class
         assert inside or found.admits(value), (key, value)
