@@ -128,10 +128,9 @@ TINY: dict[str, Any] = {
     "linear_key_head_dim": 8, "linear_value_head_dim": 8, "shared_expert_intermediate_size": 16,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
 }  # fmt: skip
-NAMES = ("zai-org/GLM-4.5-Air", "baidu/ERNIE-4.5-21B-A3B-PT", "allenai/OLMoE-1B-7B-0924",
-         "deepseek-ai/DeepSeek-V2-Lite", "zai-org/GLM-4.7-Flash",
-         "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B")  # fmt: skip
-LEADING = {"olmoe": 0, "qwen3_5_text": 0, "qwen3_5_moe_text": 0}  # dense layers; of others one
+# One for each way in which layers differ: dense ones first, latent keys, layers without scores.
+NAMES = ("zai-org/GLM-4.5-Air", "deepseek-ai/DeepSeek-V2-Lite", "Qwen/Qwen3.5-9B")
+LEADING = {"qwen3_5_text": 0}  # dense layers before mixtures; the others have one
 
 
 def tiny(name: str, beside: Path, folder: Path) -> Path:
