@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autotune.catalog.models.config_values import Sizes
 
 GEMMA_4 = frozenset({"gemma4_text", "gemma4_unified_text"})
+# Sizes of the part that sees, and parameters of the part that hears, by default in their classes.
 _SEES = (("hidden_size", 768), ("intermediate_size", 3072), ("num_hidden_layers", 16))
 _SEES_BY = (("num_attention_heads", 12), ("head_dim", 64))
 _HEARS, _MOST = 304_824_608, 100_000

@@ -58,7 +58,7 @@ _FOREIGN = {
     "mamba_d_state": "state-space layers",
     "ssm_state_size": "state-space layers",
     "ssm_cfg": "state-space layers",
-    "linear_num_key_heads": "linear-attention layers",
+    "linear_num_key_heads": "linear-attention layers of another kind than those of Qwen3.5",
     "linear_attn_config": "linear-attention layers",
     "block_configs": "layers of different shapes",
     "global_head_dim": "layers of different shapes",
