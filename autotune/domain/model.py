@@ -189,8 +189,12 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """What the model is, whatever it is called and wherever its config.json lies."""
+        """What the model is, whatever it is called and wherever its config.json lies.
+
+        What lies beside its text model is no part of it: some loaders leave that out.
+        """
         shape = replace(self, name="", source="", hf_config="", shape_of="", plain_name="")
+        shape = replace(shape, beside_params=0)
         facts = json.dumps(content(shape), sort_keys=True)
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 

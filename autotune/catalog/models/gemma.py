@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from autotune.catalog.models.config_values import Sizes
 
 GEMMA_4 = frozenset({"gemma4_text", "gemma4_unified_text"})
-# Sizes of the part that sees, and parameters of the part that hears, by default in their classes.
-_SEES = (("hidden_size", 768), ("intermediate_size", 3072), ("num_hidden_layers", 16))
-_SEES_BY = (("num_attention_heads", 12), ("head_dim", 64))
-_HEARS, _MOST = 304_824_608, 100_000
 SLIDING, FULL = "sliding_attention", "full_attention"
 _PATTERN = 6  # the last of so many layers sees all, where the config does not list them
 _FILLED_IN = {"global_head_dim": 512, "sliding_window": 512}
@@ -69,32 +65,6 @@ def gemma_fields(config: Mapping[str, Any], sizes: Sizes, name: str) -> dict[str
         for (kind, borrows), where in places.items()
     )
     return {**fields, "kinds": tuple(kinds)}
-
-
-def beside_params(config: Mapping[str, Any]) -> int:
-    """[elements] of the parts of a checkpoint that see and hear, by the wrapper's config.json.
-
-    Of what sees: matrices of its layers, of its patches and its table of positions, 0.1 % less than
-    the class has; of what hears what the class has by default, scaled with its layers and width.
-    """
-    found = 0.0
-    sees, hears = config.get("vision_config"), config.get("audio_config")
-    if isinstance(sees, dict):
-        width, inner, layers = (_number(sees, *one) for one in _SEES)
-        heads, head_dim = (_number(sees, *one) for one in _SEES_BY)
-        each = 4.0 * width * heads * head_dim + 3.0 * width * inner
-        table = 2.0 * _number(sees, "position_embedding_size", 10240)
-        found += layers * each + width * (table + 3.0 * _number(sees, "patch_size", 16) ** 2)
-    if isinstance(hears, dict):
-        layers, width = _number(hears, "num_hidden_layers", 12), _number(hears, "hidden_size", 1024)
-        found += _HEARS * layers / 12.0 * (width / 1024.0) ** 2
-    return round(found)
-
-
-def _number(config: Mapping[str, Any], key: str, usual: int) -> float:
-    value = config.get(key)
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST
-    return float(value if known and value is not None else usual)
 
 
 def _refuse(config: Mapping[str, Any], name: str) -> None:

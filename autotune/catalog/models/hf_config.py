@@ -24,7 +24,7 @@ from autotune.catalog.models.config_values import (
     read_sizes,
 )
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
-from autotune.catalog.models.gemma import GEMMA_4, beside_params, gemma_fields
+from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.catalog.models.mixers import (
     DELTA_NETS,
     FULL,
@@ -35,6 +35,7 @@ from autotune.catalog.models.mixers import (
     read_delta_net,
     read_latent,
 )
+from autotune.catalog.models.towers import beside_params, text_part
 from autotune.domain.errors import InputError
 from autotune.domain.model import Layer, Linear, Model
 from autotune.domain.units import MB
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from autotune.domain.model import DeltaNet, Position, QkNorm
 
 MAX_CONFIG_BYTES = 10 * MB
+_BESIDE = "; its text model is trained, the part that sees is loaded with it"
+_UNCOUNTED = "; its text_config: the vision part is not counted"
 HOW_TO_DESCRIBE = "pass a folder or file with the config.json of a decoder-only language model"
 
 # Keys that betray layers which this description does not cover, and what they are.
@@ -109,10 +112,13 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     A vision-language wrapper is read by its `text_config`, and `source` says so. Raises InputError
     for what is no decoder, is not covered or lacks the sizes.
     """
-    text, source = _text_part(config, source)
+    text = text_part(config)
     family_name, family, source = _family(text, name, source)
     _refuse_foreign(text, name, family_name)
     sizes = read_sizes(text, family, family_name, name)
+    beside = beside_params(config, sizes.hidden) if text is not config else 0
+    if text is not config:
+        source += _BESIDE if beside else _UNCOUNTED
     experts = read_experts(text, family_name, sizes, name)
     layout = _layout(text, family, family_name, sizes)
     gated = family.mlp_kind == "gated"
@@ -178,12 +184,12 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         hf_config=_plain_json(text, family_name),
         remote_code=family.remote,
         latent=latent,
+        beside_params=beside,
         stored_as=stored_as(config) or stored_as(text),
     )
     if family_name in GEMMA_4:
         own = gemma_fields({**text, "model_type": family_name}, sizes, name)
-        beside = beside_params(config) if family_name == "gemma4_text" else 0
-        return replace(model, beside_params=beside, **own)
+        return replace(model, **own)
     return model
 
 
@@ -210,13 +216,6 @@ def stored_as(config: Mapping[str, Any]) -> str:
     if four:
         return "nf4" if found.get("bnb_4bit_quant_type") == "nf4" else "fp4"
     return "int8" if eight else "bitsandbytes"
-
-
-def _text_part(config: Mapping[str, Any], source: str) -> tuple[Mapping[str, Any], str]:
-    inner = config.get("text_config") or config.get("llm_config")
-    if not isinstance(inner, dict):
-        return config, source
-    return inner, f"{source}; its text_config: the vision part is not counted"
 
 
 def _family(text: Mapping[str, Any], name: str, source: str) -> tuple[str, Family, str]:

@@ -90,12 +90,12 @@ def is_known(text: str) -> bool:
 def reads_text_alone(text: str) -> bool:
     """Whether a name, or a folder's last part, is a model of the catalogue without a vision tower.
 
-    Source: google/gemma-3-4b-pt and Llama-4-Scout-17B-16E config.json, which have a vision_config.
+    Source: Llama-4-Scout-17B-16E and Qwen3.5 config.json, which have a vision_config.
     """
     plain = text.strip().rstrip("/").rpartition("/")[2]
-    return is_known(plain) and not re.match(
-        r"gemma-3-(4|12|27)b|gemma-4|llama-4|qwen3\.5", plain, re.IGNORECASE
-    )
+    if not is_known(plain) or re.match(r"llama-4|qwen3\.5|gemma-4", plain, re.IGNORECASE):
+        return False
+    return not _model(_by_text()[plain.casefold()][0]["name"]).beside_params
 
 
 def find_model(text: str, base_dir: Path | None = None) -> Model:

@@ -58,37 +58,46 @@ OWN_FLAGS = {
 }  # fmt: skip
 
 
-# Families whose published checkpoints see and hear too: the matrices of those parts are called like
-# the text model's, and PEFT, which goes by the end of a name, cannot wrap them.
-# Source: transformers 5.23 models/gemma4, Gemma4ClippableLinear; huggingface/peft#3129; peft 0.21
-# tuners/lora/model.py, which takes nn.Linear and no module that holds one.
-_WITH_TOWERS = frozenset({"gemma4_text"})
-_TOWERS = r".*(vision_tower|audio_tower|embed_vision|embed_audio).*"
-_LAYERS_WITH_TOWERS = r"model\.language_model\.layers\.\d+\.\w+\."
+# Modules of a checkpoint that see, hear, or bring what they found into the text model. Their
+# matrices are called like the text model's, and PEFT, which goes by the end of a name, would adapt
+# those as well; Gemma 4's it cannot wrap.
+# Source: transformers 5.23 models/gemma3, mistral3, qwen2_5_vl and gemma4 (Gemma4ClippableLinear);
+# huggingface/peft#3129; peft 0.21 tuners/lora/model.py, which takes nn.Linear and no module that
+# holds one.
+BESIDE = (
+    "vision_tower", "audio_tower", "embed_vision", "embed_audio", "multi_modal_projector", "visual",
+)  # fmt: skip
+_BESIDE = rf".*\b({'|'.join(BESIDE)})\b.*"
+_LAYERS_BESIDE = r"model\.language_model\.layers\.\d+\.\w+\."
+
+
+def is_beside_others(model: Model) -> bool:
+    """Whether the checkpoint holds more than its text model, and its class loads all of it."""
+    return model.beside_params > 0
 
 
 def spared_keys(model: Model) -> dict[str, Any]:
     """PEFT's words for the parts of a checkpoint that carry no adapters."""
-    return {"exclude_modules": _TOWERS} if model.family in _WITH_TOWERS else {}
+    return {"exclude_modules": _BESIDE} if is_beside_others(model) else {}
 
 
 def attention_words(model: Model, attention: str) -> str | dict[str, str]:
     """What loads a checkpoint with this attention: a word, or one for its text model alone.
 
-    The part of it that hears knows eager attention only, and refuses to load with another.
+    The part of Gemma 4 that hears knows eager attention only, and refuses to load with another.
     Source: transformers 5.23 models/gemma4, Gemma4AudioModel; modeling_utils.py, which takes a word
     for each part of the config, "" for the whole.
     """
-    if model.family not in _WITH_TOWERS:
+    if not (is_beside_others(model) and model.family == "gemma4_text"):
         return attention
     return {"": attention, "text_config": attention}
 
 
 def text_targets(model: Model, method: Method) -> list[str] | str:
     """The adapted modules for a file that cannot leave others out: names, else a pattern."""
-    if model.family not in _WITH_TOWERS:
+    if not is_beside_others(model):
         return list(method.targets)
-    return f"{_LAYERS_WITH_TOWERS}({'|'.join(method.targets)})"
+    return f"{_LAYERS_BESIDE}({'|'.join(method.targets)})"
 
 
 # Words for a way of training that add nothing to what the file says elsewhere.

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
 from autotune.trainers.hf.adapter import (
+    BESIDE,
     adapter_dtype,
     attention_words,
+    is_beside_others,
     saved_dtype,
     spared_keys,
     variant_keys,
@@ -30,6 +32,17 @@ _MARK = "# @SETTINGS@\n"
 _PARTS = ("MODEL", "TOKENIZER", "LOADING", "ROWS", "TIMES")
 _WIDTH = 88
 _AS_IT_IS: Mapping[str, str] = {}
+# The model's name in the templates, and a line before which it is loaded.
+_LOADED = (
+    ("model", "    model.config.use_cache = False\n"),
+    ("trainer.model", "    if LORA and SHARDING"),
+)
+_FREEZE = """\
+    beside = {parts}
+    for name, parameter in {model}.named_parameters():
+        if any(part in name for part in beside):
+            parameter.requires_grad_(False)  # text passes none of it
+"""
 _PLAIN_SCALES = (
     "bnb_4bit_use_double_quant=True,  # 4.13 bits", "bnb_4bit_use_double_quant=False,  # 4.5 bits",
 )  # fmt: skip
@@ -40,8 +53,25 @@ def train_py(plan: Plan, template: str, words: Mapping[str, str] = _AS_IT_IS) ->
 
     words: what stands for words of the template, in this order.
     """
-    text = _script(template, _settings(plan), words)
+    text = _script(template, _settings(plan), {**_beside_words(plan), **words})
     return text if plan.job.method.double_quant else text.replace(*_PLAIN_SCALES)
+
+
+def _beside_words(plan: Plan) -> dict[str, str]:
+    """What stands in a script where the checkpoint holds more than its text model.
+
+    It is loaded by the class of the whole: AutoModelForCausalLM knows no Mistral3Config and no
+    Qwen2_5_VLConfig. Where all weights train, those that text does not pass have no gradients:
+    DDP stops at them. Source: transformers 5.23 models/auto/modeling_auto.py; torch 2.13
+    nn/parallel/distributed.py.
+    """
+    if not is_beside_others(plan.job.model):
+        return {}
+    words = {"AutoModelForCausalLM": "AutoModelForImageTextToText"}
+    if not plan.job.method.is_lora:
+        for model, line in _LOADED:
+            words[line] = f"{_FREEZE.format(model=model, parts=_literal(BESIDE))}{line}"
+    return words
 
 
 def prepare_py(plan: Plan, *, mask_prompt: bool) -> str:

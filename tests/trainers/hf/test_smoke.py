@@ -9,16 +9,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
 
 from autotune.app.runs.export import export, write_export
 from autotune.catalog.models.models import find_model, load_models
-from autotune.cost.parameters import lora_parameters, resolve_targets
+from autotune.cost.parameters import lora_parameters, parameter_count, resolve_targets
+from autotune.domain.job import Method
 from autotune.domain.outcome import DiskUse
 from autotune.evidence.log.read import read_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.slow
 
@@ -216,3 +220,90 @@ def test_a_checkpoint_that_sees_and_hears_has_adapters_in_its_text_alone(
             model, method.rank, targets
         )
     assert all("language_model" in name for name in names)
+
+
+def a_gemma_3(folder: Path, data: Path) -> Path:
+    """A tiny random one with the part that sees, the tokenizer and rows of `data`."""
+    import transformers
+
+    text = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64,
+        "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"],
+        "pad_token_id": 0,
+    }  # fmt: skip
+    sees = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 28, "patch_size": 14, "vision_use_head": False,
+    }  # fmt: skip
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=sees, mm_tokens_per_image=4, image_token_id=60,
+    )  # fmt: skip
+    shutil.copytree(data, folder)
+    transformers.Gemma3ForConditionalGeneration(config).save_pretrained(folder / "model")
+    return folder
+
+
+def a_mistral_3(folder: Path, data: Path) -> Path:
+    """A tiny random Mistral Small 3.1: no AutoModelForCausalLM knows it."""
+    import transformers
+
+    text = {
+        "model_type": "mistral", "hidden_size": 32, "intermediate_size": 64, "head_dim": 8,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 64, "pad_token_id": 0,
+    }  # fmt: skip
+    sees = {
+        "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "head_dim": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+    }  # fmt: skip
+    config = transformers.Mistral3Config(text_config=text, vision_config=sees, image_token_id=60)
+    shutil.copytree(data, folder)
+    transformers.Mistral3ForConditionalGeneration(config).save_pretrained(folder / "model")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("made", "trainer", "kind"),
+    [
+        (a_gemma_3, "hf", "lora"),
+        (a_gemma_3, "trl", "full"),
+        (a_mistral_3, "hf", "full"),
+        (a_mistral_3, "trl", "lora"),
+    ],
+)
+def test_a_checkpoint_that_sees_trains_its_text_alone(
+    model_and_data: Path,
+    tmp_path: Path,
+    made: Callable[[Path, Path], Path],
+    trainer: str,
+    kind: str,
+) -> None:
+    from safetensors.torch import load_file
+
+    folder = made(tmp_path / "own", model_and_data)
+    model = find_model(str(folder / "model"))
+    targets = resolve_targets(model, "all-linear")
+    lora = replace(with_base(LORA, "32bit"), targets=targets)
+    method = lora if kind == "lora" else Method("full", "32bit")
+    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
+    plan = job(method, model=model, storage="network")
+    settings = config(precision="fp32", attention="sdpa")
+    write_export(export(trainer, plan, small, settings), tmp_path)
+    done = run(folder, tmp_path, MAX_STEPS="2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    out = tmp_path / "output/final"
+    if kind == "lora":
+        saved = load_file(out / "adapter_model.safetensors")
+        assert sum(each.numel() for each in saved.values()) == lora_parameters(
+            model, method.rank, targets
+        )
+        return
+    before = load_file(folder / "model/model.safetensors")
+    after = load_file(out / "model.safetensors")
+    assert sum(each.numel() for each in after.values()) == (
+        parameter_count(model) + model.beside_params
+    )
+    moved = {name for name in before if not before[name].equal(after[name])}
+    assert moved
+    assert not any("vision_tower" in name or "projector" in name for name in moved)
