@@ -30,7 +30,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(inner, dict):
         return inner
     kind = config.get("model_type")
-    if kind in {"qwen2_vl", "qwen2_5_vl"} and isinstance(config.get("vision_config"), dict):
+    if kind in ("qwen2_vl", "qwen2_5_vl") and isinstance(config.get("vision_config"), dict):
         return {**config, "model_type": f"{kind}_text"}
     return config
 
