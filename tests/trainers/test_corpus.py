@@ -170,12 +170,12 @@ def test_the_look_knows_that_unsloth_puts_no_adapters_on_a_model_that_is_trained
 def test_a_model_of_a_kind_not_described_is_counted_apart_from_one_unknown(tmp_path: Path) -> None:
     (tmp_path / "axolotl").mkdir()
     for name, model in (
-        ("kind", "Qwen/Qwen3-Next-80B-A3B-Instruct"),
+        ("kind", "moonshotai/Kimi-Linear-48B-A3B-Instruct"),
         ("unknown", "nobody/knows-this"),
     ):
         text = AXOLOTL.replace("meta-llama/Llama-3.2-1B", model)
         (tmp_path / "axolotl" / f"{name}.yml").write_text(text)
     said = table(verdicts(tmp_path))
     assert "1 are of a kind that is not described, 1 not known without the hub" in said
-    assert "Qwen/Qwen3-Next-80B-A3B-Instruct (its kind is not described)" in said
+    assert "moonshotai/Kimi-Linear-48B-A3B-Instruct (its kind is not described)" in said
     assert "nobody/knows-this (its config.json, of the hub or a folder)" in said

@@ -168,7 +168,9 @@ def _positions(config: Mapping[str, Any], family: Family, name: str) -> int:
 _GATED = ("gate_proj", "up_proj", "down_proj")
 CONVERTED_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
-    **dict.fromkeys(("qwen3_moe", "glm4_moe", "ernie4_5_moe", "olmoe", *LATENT), _GATED),
+    **dict.fromkeys(
+        ("qwen3_moe", "qwen3_next", "glm4_moe", "ernie4_5_moe", "olmoe", *LATENT), _GATED
+    ),
 }
 COUNT = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_k")
@@ -201,7 +203,10 @@ MIXTURES = {
     "llama4_text": MixtureKeys(shared="intermediate_size"),
     "qwen2_moe": MixtureKeys(width=_WIDTH, shared="shared_expert_intermediate_size"),
     "qwen3_moe": MixtureKeys(width=_WIDTH),
-    "qwen3_5_moe_text": MixtureKeys(width=_WIDTH, shared="shared_expert_intermediate_size"),
+    **dict.fromkeys(
+        ("qwen3_5_moe_text", "qwen3_next"),
+        MixtureKeys(width=_WIDTH, shared="shared_expert_intermediate_size"),
+    ),
     "glm4_moe": MixtureKeys(
         width=_WIDTH, num_shared="n_shared_experts", num_dense="first_k_dense_replace"
     ),
@@ -247,6 +252,9 @@ def read_experts(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) 
     elif keys.shared and not (keys.optional and not config.get(keys.shared)):
         shared = as_size(config, (keys.shared,), name)
     dense = _dense_layers(config, kind, sizes, name)
+    if dense and kind == "qwen3_next":
+        msg = f"{name} (Qwen3-Next) has layers without experts, which is not described"
+        raise InputError(msg, "choose a model that `autotune models` lists")
     if dense >= sizes.layers:
         msg = f"{name} ({kind}) has experts in none of its {sizes.layers} layers"
         raise InputError(msg, "check the config.json")
@@ -274,7 +282,7 @@ def _dense_layers(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str)
             msg = f"{name} (llama4) mixes dense layers and experts, which is not described yet"
             raise InputError(msg, "choose a model that `autotune models` lists")
         return 0
-    if kind not in {"qwen2_moe", "qwen3_moe"}:
+    if kind not in {"qwen2_moe", "qwen3_moe", "qwen3_next"}:
         return 0
     step = as_size(config, ("decoder_sparse_step",), name) if "decoder_sparse_step" in config else 1
     listed = config.get("mlp_only_layers") or []
@@ -314,7 +322,7 @@ def expert_linears(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> 
         )
     own = _gated_mlp(h, s, "shared_expert", adaptable=kind not in CONVERTED_NAMES)
     # Llama 4's router is an nn.Linear; Qwen2's shared expert has a gate of its own.
-    if kind in {"qwen2_moe", "qwen3_5_moe_text"}:
+    if kind in {"qwen2_moe", "qwen3_5_moe_text", "qwen3_next"}:
         return (*routed, *own, Linear("shared_expert_gate", h, 1, part="router"))
     if kind == "llama4_text":
         return (*routed, *own, Linear("router", h, experts.count, part="router"))

@@ -133,6 +133,7 @@ FAMILIES: dict[str, Family] = {
         **_QWEN3_NEXT,
         defaults={"intermediate_size": 512},  # of no layer: all of them route
     ),
+    "qwen3_next": Family("Qwen3NextForCausalLM", mlp=FUSED_GATED, **_QWEN3_NEXT),
     "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
     "smollm3": Family(
         "SmolLM3ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False", tied=True

@@ -61,7 +61,7 @@ _FOREIGN = {
     "mamba_d_state": "state-space layers",
     "ssm_state_size": "state-space layers",
     "ssm_cfg": "state-space layers",
-    "linear_num_key_heads": "linear-attention layers of another kind than those of Qwen3.5",
+    "linear_num_key_heads": "linear-attention layers of another kind than those of Qwen3-Next",
     "linear_attn_config": "linear-attention layers",
     "block_configs": "layers of different shapes",
     "global_head_dim": "layers of different shapes",
@@ -135,7 +135,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     if net is not None:
         text = {**text, "layer_types": list(layer_types(text, sizes.layers, name))}
         mlp = linears[len(attention) :]
-        kinds = _hybrid(text["layer_types"], net, sizes, (attention, mlp), layout.qk_norm)
+        delta = delta_linears(net, sizes.hidden, family_name)
+        kinds = _hybrid(text["layer_types"], net, sizes, (attention, delta, mlp), layout.qk_norm)
         if experts:
             count, each = experts.count, experts.per_token
             kinds = tuple(replace(x, num_experts=count, experts_per_token=each) for x in kinds)
@@ -326,11 +327,11 @@ def _hybrid(
     types: Sequence[str],
     net: DeltaNet,
     sizes: Sizes,
-    linears: tuple[tuple[Linear, ...], tuple[Linear, ...]],
+    linears: tuple[tuple[Linear, ...], ...],
     qk_norm: QkNorm,
 ) -> tuple[Layer, ...]:
-    """Kinds of layers of a model with delta nets. linears: of attention, and what follows."""
-    attention, mlp = linears
+    """Kinds of layers of a model with delta nets. linears: of attention, of these, what follows."""
+    attention, delta, mlp = linears
     places = {kind: tuple(i for i, own in enumerate(types) if own == kind) for kind in types}
     full = partial(
         Layer,
@@ -342,7 +343,7 @@ def _hybrid(
     )
     linear = partial(
         Layer,
-        linears=delta_linears(net, sizes.hidden) + mlp,
+        linears=delta + mlp,
         num_attention_heads=0,
         num_kv_heads=0,
         head_dim=sizes.head_dim,

@@ -50,6 +50,7 @@ FULL, LINEAR = "full_attention", "linear_attention"
 DELTA_NETS = {
     "qwen3_5_text",
     "qwen3_5_moe_text",
+    "qwen3_next",
 }  # families with gated delta nets between their attention layers
 _DELTA_NET = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
@@ -88,12 +89,22 @@ def layer_types(config: Mapping[str, Any], layers: int, name: str) -> tuple[str,
     return tuple(listed)
 
 
-def delta_linears(net: DeltaNet, hidden: int) -> tuple[Linear, ...]:
-    """The projections of a gated delta net. Source: transformers 5.23 modeling_qwen3_5.py."""
+def delta_linears(net: DeltaNet, hidden: int, kind: str) -> tuple[Linear, ...]:
+    """The projections of a gated delta net.
+
+    Source: transformers 5.23 modeling_qwen3_5.py; modeling_qwen3_next.py, which has them fused.
+    """
+    out = Linear("out_proj", net.values, hidden)
+    if kind == "qwen3_next":
+        return (
+            Linear("in_proj_qkvz", hidden, 2 * net.keys + 2 * net.values),
+            Linear("in_proj_ba", hidden, 2 * net.value_heads),
+            out,
+        )
     return (
         Linear("in_proj_qkv", hidden, 2 * net.keys + net.values),
         Linear("in_proj_z", hidden, net.values),
         Linear("in_proj_b", hidden, net.value_heads),
         Linear("in_proj_a", hidden, net.value_heads),
-        Linear("out_proj", net.values, hidden),
+        out,
     )

@@ -88,6 +88,7 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "phi3": FamilyMemory(concatenated_rope=True),
     "qwen3_5_text": FamilyMemory(fp32_norm=True, concatenated_rope=True),
     "qwen3_5_moe_text": FamilyMemory(fp32_norm=True, concatenated_rope=True),
+    "qwen3_next": FamilyMemory(fp32_norm=True, concatenated_rope=True),
     "stablelm": FamilyMemory(concatenated_rope=True),
 }
 _LLAMA_LIKE = FamilyMemory()

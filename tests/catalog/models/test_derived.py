@@ -202,7 +202,7 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "linear-attention layers"),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "linear-attention layers"),
         ("unsloth/gemma-4-26B-A4B-it", "experts beside its MLP"),
         ("LiquidAI/LFM2-1.2B", "convolutions"),
         ("deepseek-ai/DeepSeek-V3.2-Exp", "sparse attention"),

@@ -26,6 +26,7 @@ needs("torch", "peft")
 
 NAMES = [
     "Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-35B-A3B",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
 ]  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"kind": "full"},
