@@ -96,21 +96,24 @@ def on_job(change: Callable[[Job], Job]) -> Change:
 
 def bills_under(
     question: Question, edits: Sequence[QuestionEdit], calibration: Calibration | None,
-    *, fitting: bool = False,
+    *, fitting: bool = False, late: bool = True,
 ) -> list[Bill | None]:  # fmt: skip
     """The bill of a question under each change of it; None where nothing of it is valid then.
 
-    fitting: as `bills_of` has it.
+    fitting, late: as `bills_of` has them.
     """
-    return bills_of([edit.apply(question) for edit in edits], calibration, fitting=fitting)
+    questions = [edit.apply(question) for edit in edits]
+    return bills_of(questions, calibration, fitting=fitting, late=late)
 
 
 def bills_of(
-    questions: Sequence[Question], calibration: Calibration | None, *, fitting: bool = False
-) -> list[Bill | None]:
+    questions: Sequence[Question], calibration: Calibration | None, *, fitting: bool = False,
+    late: bool = True,
+) -> list[Bill | None]:  # fmt: skip
     """The bill of each question; None where nothing of it is valid.
 
     fitting: of the candidates that a device holds alone, and None as well where there is none.
+    late: with `fitting`, also those on offers that surely miss a limit.
     """
     found: list[Bill | None] = [None] * len(questions)
     groups: list[tuple[Job, list[tuple[int, Candidates]]]] = []
@@ -132,7 +135,7 @@ def bills_of(
         every = Candidates.joined([own for _, own in members])
         held = np.arange(len(every))
         if fitting:
-            held, bill = model.price_held(every)
+            held, bill = model.price_held(every, late=late)
         else:
             bill = model.price(every)
         begin = 0

@@ -18,6 +18,7 @@ from autotune.cost.run_time import RunTime, links_s, micro_steps
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time.checkpoint import interruptions_variance, saves
 from autotune.domain.candidates import OFFER
+from autotune.domain.job import BUDGET
 from autotune.domain.outcome import (
     COMPONENT_OF,
     Z90,
@@ -33,9 +34,9 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from autotune.cost.columns import FloatArray, Tables
+    from autotune.cost.columns import BoolArray, FloatArray, Tables
     from autotune.domain.candidates import Candidates
-    from autotune.domain.job import Job
+    from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Basis, Bound, Verdict
 
     Indices = NDArray[np.intp]
@@ -315,6 +316,14 @@ def _verdict(bill: Bill, i: int) -> Verdict:
     if bill.at("memory", "certain_oom", i) > 0:
         return "certain_oom"
     return "fits" if bill.memory_violation[i] <= 0 else "at_risk"
+
+
+def mostly_missed(limits: Limits, duration_s: FloatArray, cost_usd: FloatArray) -> BoolArray:
+    """[n] expected to miss a limit: its chance is below one half, which no job asks for."""
+    missed = np.zeros(len(duration_s), np.bool_)
+    for name, value in limits.stated:
+        missed |= (cost_usd if name == BUDGET else duration_s) > value
+    return missed
 
 
 def break_even_steps(bill: Bill, on: int, off: int) -> float:

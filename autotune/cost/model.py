@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost.bill import Bill
+from autotune.cost.bill import Bill, mostly_missed
 from autotune.cost.columns import Columns, Component, Outputs, Table, Tables, tabulate
 from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
-from autotune.cost.run_time import RunTime, knob_values
+from autotune.cost.run_time import RunTime, knob_values, micro_steps
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
+from autotune.domain.candidates import OFFER
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from autotune.cost.columns import BoolArray
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job
 
@@ -68,10 +70,13 @@ class CostModel:
         """The bill of every candidate. [n] candidates cost a few array passes."""
         return self._bill(candidates, self._tables(candidates))
 
-    def price_held(self, candidates: Candidates) -> tuple[NDArray[np.intp], Bill]:
+    def price_held(
+        self, candidates: Candidates, *, late: bool = True
+    ) -> tuple[NDArray[np.intp], Bill]:
         """Which candidates a device holds, and the bill of those: no time of the others is priced.
 
-        What they take of memory is tabulated once, for all.
+        What they take of memory is tabulated once, for all. late: False leaves out offers on which
+        computing alone misses a limit, whatever the candidate.
         """
         name = memory.COMPONENT.name
         every = tabulate(memory.COMPONENT, self.job, candidates)
@@ -80,7 +85,27 @@ class CostModel:
         held = np.flatnonzero(memory_violation(*asked) <= 0)
         own = candidates.take(held)
         known = {name: replace(every, row_of=every.row_of[held])}
+        if not late:
+            known |= {compute.COMPONENT.name: tabulate(compute.COMPONENT, self.job, own)}
+            kept = np.flatnonzero(self._may_keep_limits(own, known))
+            held, own = held[kept], own.take(kept)
+            known = {n: replace(table, row_of=table.row_of[kept]) for n, table in known.items()}
         return held, self._bill(own, self._tables(own, known))
+
+    def _may_keep_limits(self, candidates: Candidates, known: Mapping[str, Table]) -> BoolArray:
+        """[n] on an offer where some candidate's training steps alone keep the job's limits.
+
+        Every other part of a run only makes it longer (`RunTime.duration_s`).
+        """
+        table = self._tables(candidates, known)[compute.COMPONENT.name]
+        each_s = micro_steps(self.job, candidates) * table.gather("micro_step_s")
+        steps_s = table.gather("steps") * (each_s + table.gather("optimizer_s"))
+        offers, codes = candidates.levels[OFFER], candidates.codes[OFFER]
+        least_s = np.full(len(offers), np.inf)
+        np.minimum.at(least_s, codes, steps_s)
+        least_usd = least_s / HOUR_S * np.asarray([offer.usd_per_hour for offer in offers])
+        kept: BoolArray = ~mostly_missed(self.job.limits, least_s, least_usd)[codes]
+        return kept
 
     def _bill(self, candidates: Candidates, tables: Tables) -> Bill:
         job = self.job

@@ -203,14 +203,6 @@ def excess(bill: Bill, limits: Limits) -> FloatArray:
     return found
 
 
-def mostly_missed(bill: Bill) -> BoolArray:
-    """[n] expected to miss a limit: its chance is below one half, which no job asks for."""
-    missed = np.zeros(len(bill), np.bool_)
-    for name, value in bill.job.limits.stated:
-        missed |= (bill.cost_usd if name == BUDGET else bill.duration_s) > value
-    return missed
-
-
 def figures(bill: Bill, objective: Objective) -> tuple[FloatArray, FloatArray]:
     """What is minimised first, and what decides between equals: both as `cautious_scores`."""
     first = cautious_scores(bill, objective)

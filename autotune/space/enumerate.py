@@ -247,26 +247,25 @@ def _columns(job: Job, grids: list[_Grid]) -> Candidates:
         if grid.mask.any()
     }
     levels[ACCUMULATION] = tuple(sorted(set(splits.values())))
-    parts: dict[str, list[NDArray[np.int32]]] = {name: [] for name in (OFFER, *KNOBS)}
+    searched = [name for name in AXES if len(levels[name]) > 1]
+    parts: dict[str, list[NDArray[np.int32]]] = {n: [] for n in (OFFER, *searched, ACCUMULATION)}
     for number, (offer, grid) in enumerate(zip(job.offers, grids, strict=True)):
         chosen = np.flatnonzero(grid.mask)
         if len(chosen) == 0:
             continue
         parts[OFFER].append(np.full(len(chosen), number, np.int32))
-        digits = np.unravel_index(chosen, grid.mask.shape)
-        for name, digit in zip(AXES, digits, strict=True):
+        digits = dict(zip(AXES, np.unravel_index(chosen, grid.mask.shape), strict=True))
+        for name in searched:
             codes = [levels[name].index(value) for value in grid.levels[name]]
-            parts[name].append(np.asarray(codes, np.int32)[digit])
+            parts[name].append(np.asarray(codes, np.int32)[digits[name]])
         made = [splits[offer.count, micro] for micro in grid.levels["micro_batch_size"]]
         codes = [levels[ACCUMULATION].index(value) for value in made]
-        micro_digit = digits[AXES.index("micro_batch_size")]
-        parts[ACCUMULATION].append(np.asarray(codes, np.int32)[micro_digit])
+        parts[ACCUMULATION].append(np.asarray(codes, np.int32)[digits["micro_batch_size"]])
+    columns = {name: np.concatenate(own) for name, own in parts.items() if own}
+    same = np.zeros(len(columns.get(OFFER, ())), np.int32)
     return Candidates(
         {name: levels[name] for name in (OFFER, *KNOBS)},
-        {
-            name: np.concatenate(columns) if columns else np.zeros(0, np.int32)
-            for name, columns in parts.items()
-        },
+        {name: columns.get(name, same) for name in (OFFER, *KNOBS)},
     )
 
 

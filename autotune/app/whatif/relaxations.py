@@ -27,6 +27,7 @@ from autotune.app.whatif.changes import (
 )
 from autotune.app.whatif.levers import all_settings, setting_changes
 from autotune.app.whatif.moved import class_of, other_states, states_opened
+from autotune.cost.bill import mostly_missed
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
@@ -34,7 +35,7 @@ from autotune.domain.config import ACCUMULATION, CLOSED_FORMS, PLAIN
 from autotune.domain.edit import Edit, most_of
 from autotune.pricing import bills_of, bills_under
 from autotune.search.alternatives import nearest_misses, short_of
-from autotune.search.selection import best_index, choosable, excess, figures, mostly_missed
+from autotune.search.selection import best_index, choosable, excess, figures
 from autotune.space.file import load_space
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ class _Asked:
         counts = (count for count in COUNTS if job.global_batch_size % count == 0)
         changes = [change for count in counts if (change := other_machines(count)) is not None]
         rows: list[tuple[QuestionEdit, Estimated]] = []
-        for change, bill in zip(changes, self._priced(changes), strict=True):
+        for change, bill in zip(changes, self._priced(changes, late=late), strict=True):
             found = _cheapest(bill, self.objective, late=late) if bill is not None else []
             found = [row for row in found if late or not _late(job, row)]
             rows += [(change, row) for row in found if _machine(row) not in own]
@@ -269,9 +270,12 @@ class _Asked:
         chosen = sorted(first.values(), key=rows.index)[:MACHINES]
         return [self._told(change, row) for change, row in chosen]
 
-    def _priced(self, changes: Sequence[QuestionEdit]) -> list[Bill | None]:
-        """The bill of each changed question; None where no device holds anything of it."""
-        return bills_under(self.question, changes, self.calibration, fitting=True)
+    def _priced(self, changes: Sequence[QuestionEdit], *, late: bool = True) -> list[Bill | None]:
+        """The bill of each changed question; None where no device holds anything of it.
+
+        late: also of machines that surely miss a limit.
+        """
+        return bills_under(self.question, changes, self.calibration, fitting=True, late=late)
 
     def _short(self, change: QuestionEdit) -> ShortOf:
         """What is short without a change, as far as this change is concerned."""
@@ -382,7 +386,7 @@ def _cheapest(bill: Bill, objective: Objective, *, late: bool) -> list[Estimated
     fits = np.flatnonzero(choosable(bill))
     order = np.lexsort((second[fits], first[fits], over[fits]))
     offers = bill.candidates.codes[OFFER]
-    missed = np.zeros(len(bill), np.bool_) if late else mostly_missed(bill)
+    missed = mostly_missed(bill.job.limits, bill.duration_s, bill.cost_usd) & (not late)
     found = []
     for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
         rows = fits[offers[fits] == code]
