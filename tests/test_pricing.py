@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from autotune.app.job.load import load_job
@@ -79,3 +80,22 @@ def test_where_only_what_fits_is_asked_for_the_rest_is_left_out_and_nothing_else
             held = whole.memory_violation <= 0
             assert own.duration_s.tolist() == whole.duration_s[held].tolist()
             assert own.feasible.tolist() == whole.feasible[held].tolist()
+
+
+def test_an_offer_that_surely_misses_a_limit_is_left_out_and_no_other_is(job: Job) -> None:
+    offer = job.offers[0]
+    dear = replace(offer, usd_per_hour=100.0 * offer.usd_per_hour)
+    twice = replace(job, offers=(offer, dear))
+    (whole,) = bills_of([(twice, load_space())], None, fitting=True)
+    limits = replace(job.limits, deadline_s=float(whole.duration_s.min()) * 1.01, budget_usd=None)
+    for stated in (limits, replace(limits, budget_usd=float(whole.cost_usd.min()) * 1.01)):
+        asked = (replace(twice, limits=stated), load_space())
+        (every,), (kept,) = (
+            bills_of([asked], None, fitting=True, late=late) for late in (True, False)
+        )
+        of_both = every.candidates.codes["offer"]
+        left = np.flatnonzero(of_both == 0) if stated.budget_usd else np.arange(len(every))
+        assert kept.duration_s.tolist() == every.duration_s[left].tolist()
+        assert kept.cost_usd.tolist() == every.cost_usd[left].tolist()
+    never = replace(twice, limits=replace(limits, deadline_s=60.0))
+    assert bills_of([(never, load_space())], None, fitting=True, late=False) == [None]

@@ -70,6 +70,7 @@ class BilledCandidates:
     """The candidates of a bill as a `Priced`. Built when the first measurement asks for it."""
 
     grows = ("micro_batch_size",)
+    measured = tuple(READS)  # the parts there are
 
     def __init__(self, bill: Bill, space: ParameterSpace, objective: Objective) -> None:
         """Keep the bill and its parameters; objective: dollars or seconds."""
@@ -98,12 +99,12 @@ class BilledCandidates:
         own = self.bill.candidates.extra
         found = (
             part_of(
-                name, [dimensions[read] for read in (*self._open(reads), *own)], columns,
+                name, [dimensions[read] for read in (*self._open(READS[name]), *own)], columns,
                 self._predicted[name],
                 spread=self._spread(name),
                 noise=NOISE[name], terms=self._summands if name == "compute" else None,
             )
-            for name, reads in READS.items()
+            for name in self.measured
         )  # fmt: skip
         return tuple(_with_free(part, own) for part in found)
 

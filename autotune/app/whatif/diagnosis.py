@@ -8,7 +8,6 @@ whose measured parts differ.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.outcome import Estimated
     from autotune.evidence.reference import Reference
-    from autotune.search.priced import Part, Priced
+    from autotune.search.priced import Priced
 
 Z95 = 1.96
 MEMORY_FREE = ("memory",)  # explanations of a time say nothing about memory
@@ -112,7 +111,6 @@ PROBE_STEPS = 30  # optimizer steps: enough for a median behind the first, slow 
 SHAPES_ALIKE = 1.1  # batch sizes closer than this look the same in a handful of batches
 ARGUMENTS = ("attention", "activation_checkpointing", "micro_batch_size", "precision",
              "gradient_accumulation_steps", "num_dataloader_workers")  # fmt: skip
-SURE = ("compute", "save")
 NEEDED = 2  # readings: fewer need no decision
 
 
@@ -315,12 +313,9 @@ def _probe(
 
 
 class _Timed(BilledCandidates):
-    """What a short probe times surely: an optimizer step and a save."""
+    """What a short probe times surely; a loader's milliseconds decide nothing."""
 
-    @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """Compute and save; a loader's milliseconds decide nothing."""
-        return tuple(part for part in super().parts if part.name in SURE)
+    measured = ("compute", "save")
 
 
 def _probe_seconds(bill: Bill) -> FloatArray:
