@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.gpu_suite.told import table
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / page for page in ("README.md", "docs/cases.md", "docs/accuracy.md"))
 COLUMNS = "110"
@@ -135,8 +137,18 @@ def accuracy_of(page: str) -> str:
     return "\n\n".join([head, "\n".join(kept), told])
 
 
+def on_a_card(page: str) -> str:
+    """The page with the table of what was measured on a GPU at hand written anew."""
+    marks = ("<!-- begin card -->", "<!-- end card -->")
+    if not all(mark in page for mark in marks):
+        return page
+    before, rest = page.split(marks[0], 1)
+    return f"{before}{marks[0]}\n{table()}\n{marks[1]}{rest.split(marks[1], 1)[1]}"
+
+
 def rendered(page: str) -> str:
     """A page with every generated part written anew."""
+    page = on_a_card(page)
     for name, arguments in PARTS.items():
         marks = (f"<!-- begin {name} -->", f"<!-- end {name} -->")
         if not all(mark in page for mark in marks):

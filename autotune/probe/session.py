@@ -22,7 +22,7 @@ from autotune.probe import runner
 from autotune.probe.outcomes import read_result
 from autotune.probe.runner import OF_SESSION, POLL_S, Runner, kill_all, worker_environment
 from autotune.probe.watch import Watch
-from autotune.probe.worker.contract import PRINTED_FILE, read_ending
+from autotune.probe.worker.contract import PRINTED_FILE, TOUCHED, read_ending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from autotune.probe.runner import Place
 
 CONFIRM = "confirm"  # the role of a run that is the answer's own
+# What torch and the driver say in a fork of a process that had begun CUDA.
+UNUSABLE = ("no CUDA device", "forked", "initialization error")
 MOST_IN_VAIN = 2  # servers that could not serve, until none is started any more
 
 
@@ -142,7 +144,8 @@ class Session(Runner):
                 self.close()  # it hangs, was interrupted, or took its server along
         unserved = code is not None and served is not None and not served.began
         if unserved or _without_cuda(result_path, request):
-            self._in_vain += 1 if unserved else MOST_IN_VAIN
+            again = unserved and code != TOUCHED
+            self._in_vain += 1 if again else MOST_IN_VAIN
             result_path.unlink(missing_ok=True)
             left = max(timeout_s - (time.monotonic() - begun), POLL_S)
             return super()._process(folder, result_path, request, left)
@@ -175,5 +178,5 @@ def _without_cuda(result_path: Path, request: dict[str, Any]) -> bool:
     return (
         not isinstance(found, str)
         and found["status"] in {"unsupported", "cuda_error"}
-        and any(word in str(found.get("message", "")) for word in ("no CUDA device", "forked"))
+        and any(word in str(found.get("message", "")) for word in UNUSABLE)
     )

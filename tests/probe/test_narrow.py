@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.probe.record import NARROW, is_narrow, until_sure
-from bench.gpu_suite import fit_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,18 +44,17 @@ def test_a_miss_is_narrow_by_what_was_missing_and_not_by_what_was_in_use(
     assert not is_narrow(replace(record, message="out of memory")), "it does not say"
 
 
-def test_repeats_are_handed_out_one_by_one_and_their_share_is_what_is_known(
+def test_repeats_are_handed_out_one_by_one_until_two_of_a_kind_are_there(
     good: ProbeRecord,
 ) -> None:
     narrow = using(good, 0.99)
     answers = iter([replace(narrow, status="oom_device"), narrow, narrow])
     more = list(until_sure(narrow, lambda: next(answers)))
     assert [record.status for record in more] == ["oom_device", "ok"]
-    assert fit_share([narrow, *more]) == pytest.approx(2 / 3)
 
 
 def test_a_clear_fit_is_not_repeated_and_a_broken_repeat_ends_it(good: ProbeRecord) -> None:
     assert list(until_sure(using(good, 0.5), lambda: good)) == []
     broken = replace(good, status="interrupted")
     assert [r.status for r in until_sure(using(good, 0.99), lambda: broken)] == ["interrupted"]
-    assert fit_share([broken]) is None
+    assert broken.fits is None

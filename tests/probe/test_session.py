@@ -190,3 +190,37 @@ def test_a_server_whose_imports_began_cuda_forks_nothing(
     monkeypatch.setattr(server.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: 0))
     monkeypatch.setenv(server.FORK_SAFE, "1")
     assert server.serve(lambda *_: None) == server.TOUCHED
+
+
+def test_a_server_that_cannot_fork_is_started_once(
+    tmp_path: Path, request_body: dict[str, Any]
+) -> None:
+    asked = Asked(tmp_path / "probing", "touched", request_body)
+    with asked.session:
+        records = [asked(micro) for micro in (1, 2, 4)]
+        assert asked.session.starts == 1, "it says that it never will"
+    assert [record.status for record in records] == ["ok"] * 3
+
+
+def test_imports_learn_what_a_board_can_do_without_touching_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    asked: list[str] = []
+
+    def handle(name: str) -> str:
+        asked.append(name)
+        return name
+
+    driver = SimpleNamespace(
+        nvmlInit=lambda: None, nvmlShutdown=lambda: None, nvmlDeviceGetHandleByUUID=handle,
+        nvmlDeviceGetCudaComputeCapability=lambda name: (9, 0) if name == "GPU-a" else (8, 6),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    own = torch.cuda.get_device_capability
+    with server._capability_by_driver_library():
+        assert torch.cuda.get_device_capability(0) == (8, 6), "what every board can do"
+        assert not torch.cuda.is_initialized()
+    assert asked == ["GPU-a", "GPU-b"]
+    assert torch.cuda.get_device_capability is own

@@ -17,6 +17,7 @@ from .ranks import rank
 SCHEMA_VERSION = 1  # of requests and results
 RESULT_FILE, PRINTED_FILE = "result.json", "stderr"  # in the folder of a probe
 ENDING_FILE = "ending.json"  # the exit code of a served one; negative: the signal
+TOUCHED = 3  # exit code of a server that cannot serve: each probe gets a process of its own
 KEPT_CHARACTERS = 2000  # of a message, and of a trace
 PHASE_FILE = "phase.json"
 TOLD_S = 0.5  # between two tellings of the same phase

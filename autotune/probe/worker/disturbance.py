@@ -241,6 +241,19 @@ def unexplained(seen: Mapping[str, Any]) -> bool:
     return bool(_of_steps(seen)) and disturbances(seen) == _of_steps(seen)
 
 
+def differ_by_themselves(seen: Mapping[str, Any]) -> bool:
+    """Whether steps that never were alike are this machine's own pace: nobody else was on it.
+
+    Measured: Trainer steps on an H100 in a virtual machine of 16 cores, bound by issuing kernels:
+    robust sd 0.13 with 0.07 cores of others.
+    """
+    cores = max(float(seen.get("cores", 1.0)), 1.0)
+    counted = "others" in seen and "stolen" in seen
+    foreign = float(seen.get("others", 0.0)) + float(seen.get("stolen", 0.0))
+    alone = counted and foreign <= HURRIED * cores
+    return alone and not disturbances({**seen, "steady": True})
+
+
 def _of_steps(seen: Mapping[str, Any]) -> list[str]:
     """What the steps themselves say."""
     why = []

@@ -5,12 +5,16 @@ Beside it layers so small that what they take is the host's work, and how many k
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DTYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32,
@@ -18,6 +22,7 @@ DTYPES = {
 
 TOKENS, WIDTH, HEADS = 8, 64, 4  # of the small layers
 QUANTISED = frozenset({"nf4", "int8"})
+WEIGHTS_SD = 0.02  # of random weights. Source: initializer_range of most config.json
 
 
 def weights_dtype(request: dict[str, Any]) -> torch.dtype:
@@ -42,11 +47,12 @@ def build(request: dict[str, Any], device: torch.device) -> Any:  # noqa: ANN401
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     set_depth(config, request["num_layers"])
     config.use_cache = False
-    with device:
+    quantised = request["method"]["base"] in QUANTISED
+    with device, _unmade_projections() if quantised else contextlib.nullcontext():
         model = AutoModelForCausalLM.from_config(
             config, attn_implementation=request["attention"], dtype=weights_dtype(request)
         )
-    if request["method"]["base"] in QUANTISED:
+    if quantised:
         compute = DTYPES[request["precision"]]
         # FSDP shards only what has one dtype, so 4-bit weights are stored as the compute dtype
         storage = compute if request["sharding"] == "fsdp" else torch.uint8
@@ -89,6 +95,28 @@ def _with_adapters(model: Any, request: dict[str, Any]) -> Any:  # noqa: ANN401 
     return adapted
 
 
+@contextlib.contextmanager
+def _unmade_projections() -> Iterator[None]:
+    """Linear layers get no weights yet: all of a model that is to be quantised may not fit."""
+    own = nn.Linear.__init__
+
+    def init(self: nn.Linear, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Linear's own
+        own(self, *args, **{**kwargs, "device": "meta"})
+
+    nn.Linear.__init__ = init  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Linear.__init__ = own  # type: ignore[method-assign]
+
+
+def _made(weight: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Random values in the place of a weight that has none."""
+    if not weight.is_meta:
+        return weight
+    return torch.empty_like(weight, device=device).normal_(std=WEIGHTS_SD)
+
+
 def _quantize(
     model: Any,  # noqa: ANN401
     base: str,
@@ -99,6 +127,8 @@ def _quantize(
 ) -> None:
     """Replace the layers' projections by bitsandbytes' own, quantised from random weights.
 
+    One after another, as transformers loads them: no more than one is there in 16 bits.
+
     dtypes: of computing, and of the tensors that hold 4-bit weights. nested: their scales too.
     """
     import bitsandbytes as bnb  # type: ignore[import-not-found,unused-ignore]  # when asked for
@@ -106,10 +136,16 @@ def _quantize(
     compute, storage = dtypes
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
-        if not isinstance(module, torch.nn.Linear) or module is head:
+        if not isinstance(module, torch.nn.Linear):
+            continue
+        weight, bias = _made(module.weight.data, device), module.bias
+        if bias is not None:
+            bias = nn.Parameter(_made(bias.data, device))
+        if module is head:
+            if module.weight.is_meta:
+                module.weight, module.bias = nn.Parameter(weight), bias
             continue
         shape = (module.in_features, module.out_features)
-        weight, bias = module.weight.data, module.bias
         if base == "nf4":
             new = bnb.nn.Linear4bit(
                 *shape,
@@ -117,20 +153,23 @@ def _quantize(
                 compute_dtype=compute,
                 quant_type="nf4",
                 quant_storage=storage,
+                device="meta",
             )
             new.weight = bnb.nn.Params4bit(
-                weight.cpu(),
+                weight,
                 requires_grad=False,
                 quant_type="nf4",
                 quant_storage=storage,
                 compress_statistics=nested,
             )
         else:
-            new = bnb.nn.Linear8bitLt(*shape, bias=bias is not None, has_fp16_weights=False)
+            new = bnb.nn.Linear8bitLt(
+                *shape, bias=bias is not None, has_fp16_weights=False, device="meta"
+            )
             new.weight = bnb.nn.Int8Params(
                 weight.cpu(), requires_grad=False, has_fp16_weights=False
             )
-        new.bias = bias
+        new.bias = bias  # `new` was made of nothing
         parent, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(parent), leaf, new.to(device))
     model.is_loaded_in_4bit = base == "nf4"

@@ -139,6 +139,7 @@ class Run:
         found["first_step_s"], found["warmup_extra_s"] = watch.first_step_s, extra
         found["retries"] = self.meter.retries() - watch.retries_before
         found["accumulation"] = request["gradient_accumulation_steps"]
+        found["each_s"] = [round(step.wall_s, 6) for step in watch.steps]
         if several():
             found |= slowest(found) | {"world": trainer.args.world_size}
             self.result["parameters"]["local_bytes"] = local_bytes(trainer.model)

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.probe.guard import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below
 
-from .contract import PRINTED_FILE, RESULT_FILE, tell_ending
+from .contract import PRINTED_FILE, RESULT_FILE, TOUCHED, tell_ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-TOUCHED = 3  # exit code of a server that cannot serve: each probe gets a process of its own
 FORK_SAFE = "PYTORCH_NVML_BASED_CUDA_CHECK"  # asks the driver's library: CUDA stays untouched
 
 
@@ -60,6 +59,45 @@ def serve(answer: Callable[[Path, Path, float], Any]) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _capability_by_driver_library() -> Iterator[None]:
+    """Let imports ask what a board can do without beginning CUDA in this process.
+
+    bitsandbytes chooses its library so when it is imported, and peft imports it.
+    Source: bitsandbytes 0.50 cuda_specs.py get_compute_capabilities.
+    """
+    import torch
+
+    try:
+        known = capabilities()
+    except Exception:  # noqa: BLE001 - no driver's library, or one that refuses: as it was
+        known = []
+    own = torch.cuda.get_device_capability
+    if known:
+        torch.cuda.get_device_capability = lambda _=None: known[-1]  # the least of all boards
+    try:
+        yield
+    finally:
+        torch.cuda.get_device_capability = own
+
+
+def capabilities() -> list[tuple[int, int]]:
+    """Compute capabilities of the visible boards, the highest first. Raises what the library does.
+
+    Source: nvml.h: nvmlDeviceGetCudaComputeCapability. Boards are visible by UUID: `runner`.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(n) for n in names if n.startswith("GPU-")]
+        found = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+    return sorted(((int(major), int(minor)) for major, minor in found), reverse=True)
+
+
 def _touched_device() -> bool:
     """Whether an import has begun CUDA in this process: no fork of it could use the device."""
     import torch
@@ -68,12 +106,13 @@ def _touched_device() -> bool:
 
 
 def _import_all() -> None:
-    from . import run  # noqa: F401 - torch and the Trainer
-    from .memory import note_before, resident_bytes
+    with _capability_by_driver_library():
+        from . import run  # noqa: F401 - torch and the Trainer
+        from .memory import note_before, resident_bytes
 
-    note_before(resident=resident_bytes())
-    with contextlib.suppress(ImportError):
-        import peft  # noqa: F401 - most jobs train adapters
+        note_before(resident=resident_bytes())
+        with contextlib.suppress(ImportError):
+            import peft  # noqa: F401 - most jobs train adapters
 
 
 def _note_files() -> None:

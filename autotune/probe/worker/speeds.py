@@ -28,6 +28,8 @@ from .model import HEADS, TOKENS, WIDTH, Block, counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    Clock = Callable[[], float]
+
 Fact = dict[str, Any]
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
           "bf16": torch.bfloat16}  # fmt: skip
@@ -40,6 +42,7 @@ ELEMENTS = {"cuda": 64 * 2**20, "cpu": 2**18}  # of a tensor; a processor's cach
 COPIED_BYTES = 256 * 2**20
 NEW_SIZES = 16  # that are met for the first time, once each
 LEAST = 5  # repetitions, however long one takes
+AT_ONCE_S, MOST_AT_ONCE = 2e-3, 200  # of a GPU's calls that one reading spans
 MOST = 2000
 HEAD_DIMS, LENGTH = (16, 64), 256  # of a processor's attention
 LAYERS = (2, 8)  # of small ones, whose difference is what one more takes
@@ -99,7 +102,7 @@ class Speeds:
                 def product(a: torch.Tensor = a, b: torch.Tensor = b) -> object:
                     return functional.linear(a, b)
 
-                took = self.timed(product, seconds / len(names) / len(shapes), self.clock)
+                took = self.timed(product, seconds / len(names) / len(shapes))
                 found.append(fact("matmul", 2.0 * m * n * k / took["s"], took, precision=name,
                                   shape=[m, n, k]))  # fmt: skip
         if self.kind != "cpu":
@@ -116,7 +119,7 @@ class Speeds:
         def both() -> None:
             functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
 
-        took = self.timed(both, self.seconds / 40.0, self.clock)
+        took = self.timed(both, self.seconds / 40.0)
         flop = 3.5 * 2.0 * 2.0 * (2 * HEADS) * dim * LENGTH**2 / 2.0
         return fact("attention", flop / took["s"], took, precision=name,
                     shape=[2 * HEADS, LENGTH, dim])  # fmt: skip
@@ -154,11 +157,14 @@ class Speeds:
             _ = rows.mean(-1)  # 1
             _ = torch.exp(x)  # 2
 
-        took = self.timed(kernels, seconds, self.clock)
+        took = self.timed(kernels, seconds)
         return [fact("elementwise", 13.0 * size * x.numel() / took["s"], took)]
 
     def issue(self, seconds: float) -> list[Fact]:
-        """[s] of the host for a kernel of a forward and of a backward: layers of eight tokens."""
+        """[s] of the host for a kernel of a forward and of a backward: layers of eight tokens.
+
+        On a GPU without the device's own time: its smallest kernels take longer than issuing one.
+        """
         ahead: dict[int, Any] = {}
         back: dict[int, Any] = {}
         for layers in LAYERS:
@@ -191,7 +197,7 @@ class Speeds:
             raise NotHereError(msg)
         here = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=self.device)
         host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
-        took = self.timed(lambda: here.copy_(host, non_blocking=True), seconds / 2, self.clock)
+        took = self.timed(lambda: here.copy_(host, non_blocking=True), seconds / 2)
         found = [fact("copy_to_device", COPIED_BYTES / took["s"], took)]
         peers = range(1, torch.cuda.device_count())
         for peer in peers:
@@ -201,7 +207,7 @@ class Speeds:
                 there.copy_(here)
                 torch.cuda.synchronize(there.device)
 
-            took = self.timed(send, seconds / 2 / len(peers), self.clock)
+            took = self.timed(send, seconds / 2 / len(peers), time.perf_counter)
             found.append(fact("copy_peer", COPIED_BYTES / took["s"], took, shape=[0, peer]))
         return found
 
@@ -226,23 +232,32 @@ class Speeds:
         return [*found, fact("loader_workers", workers_gain(seconds / 3), by_wall)]
 
     def timed(
-        self, call: Callable[[], object], seconds: float, clock: Callable[[], float]
+        self, call: Callable[[], object], seconds: float, host: Clock | None = None
     ) -> dict[str, float]:
         """[s] one call takes: on a processor the quick ones, on a GPU, which heats up, the median.
 
-        log_sd: how far the median lies from the quick ones, at least 0.01.
+        On a GPU by its events, so many calls at once that launching one and waiting for it are not
+        in it. host: a clock of the host instead: until the call returns, however long the device
+        then runs. log_sd: how far the median lies from the quick ones, at least 0.01.
         """
         cuda = self.kind == "cuda"
         for _ in range(2):
             call()
         self.wait()
+        clock, calls = host or self.clock, 1
+        if cuda and host is None:
+            once = max(self.between_events(call, 1), 1e-6)
+            calls = min(max(round(AT_ONCE_S / once), 1), MOST_AT_ONCE)
         took: list[float] = []
         begun = time.perf_counter()
         while len(took) < MOST and (len(took) < LEAST or time.perf_counter() - begun < seconds):
-            start = clock()
-            call()
-            self.wait()
-            took.append(clock() - start)
+            if cuda and host is None:
+                took.append(self.between_events(call, calls))
+            else:
+                start = clock()
+                call()
+                took.append(clock() - start)
+                self.wait()
         middle = statistics.median(took)
         quick = sorted(took)[int(FAST * len(took))]
         spread = max(math.log(middle / quick), 0.01)
@@ -250,6 +265,16 @@ class Speeds:
         return {
             "s": middle if cuda else quick, "log_sd": spread, "samples": len(took), "own": own
         }  # fmt: skip
+
+    def between_events(self, call: Callable[[], object], calls: int) -> float:
+        """[s] of one of so many calls, on the device's own clock."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000.0 / calls
 
     def wait(self) -> None:
         """Until the device has done everything."""

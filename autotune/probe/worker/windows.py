@@ -8,7 +8,9 @@ A window begins at the first steady steps and lasts until a step is known well e
 so many steps and so many seconds. One that others disturbed is measured again in the same process,
 once they have left the machine alone for a moment; what is waited, how many windows there are and
 how long all of it may take is bounded. The calmest window is the result, and it says whether it was
-calm. Free of torch.
+calm. Steps that a host issues kernel by kernel may go on differing by more than the tolerance:
+where all was counted and nobody else was there, the last half of them is a calm window with a wide
+error. Free of torch.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
 
     Formula: median(t_i / f_i) x mean(f_i), f the fitted seconds: robust to stalls, and unbiased
     over batches of different lengths. Data, micro and optimizer seconds likewise; they do not sum
-    to the step, because the Trainer's own work lies between them.
+    to the step, because the Trainer's own work lies between them. stall_share: what the outliers
+    add to the mean of all steps.
     """
     counts = [s.tokens for s in steps]
     found: dict[str, float | int] = {"steps": len(steps), "tokens": statistics.fmean(counts)}
@@ -107,7 +110,7 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     fit = fit_steps(counts, walls)
     ratios = ratios_of(steps)
     centre = statistics.median(ratios)
-    inside = [r for r in ratios if r <= OUTLIER * centre]
+    beyond = [r - centre for r in ratios if r > OUTLIER * centre]
     found["step_s"] = _typical(counts, walls)
     found["micro_s"] = _typical(counts, [s.micro_s for s in steps])
     found["optimizer_s"] = statistics.median(s.optimizer_s for s in steps)
@@ -115,8 +118,10 @@ def summary(steps: Sequence[Step], tokens: Sequence[int] | None = None) -> dict[
     found["cpu_s"] = _typical(counts, [s.cpu_s for s in steps])
     found["median_s"] = statistics.median(walls)
     found["mean_s"] = statistics.fmean(walls)
-    found["relative_error"] = error_of(ratios)
-    found["outliers"] = len(ratios) - len(inside)
+    found["stall_share"] = sum(beyond) / centre / len(ratios)
+    # Half of what stalls add: whether they are the machine's own and go on, nobody knows.
+    found["relative_error"] = math.hypot(error_of(ratios), found["stall_share"] / 2.0)
+    found["outliers"] = len(beyond)
     slope = disturbance.slope_of(ratios) if len(ratios) >= WINDOW else 0.0
     found["slope_per_step"] = slope / centre  # warming up, throttling, fragmenting
     found["seconds_fixed"], found["seconds_per_token"] = fit.a, fit.b
@@ -158,6 +163,7 @@ def _typical(tokens: Sequence[int], seconds: Sequence[float]) -> float:
 WINDOWS, CALM_S, LEAST_S, PATIENCE_S = 3, 15.0, 1.0, 60.0
 AGREE = 1.15  # times the quickest window: what a calm one may take
 KNOWN = 0.005  # relative error of a step from which more of them tell no more: half a tie
+LEAST_UNSTEADY = 2 * WINDOW  # steps by which a pace that wavers can be told from one that changes
 AGAIN = 2  # steps after a pause that belong to no window: clocks and caches come back
 
 
@@ -303,6 +309,8 @@ class Windows:
             **spread_of(ratios_of(steps)),
             "steady": steady, "device": "cpu" if self.on_cpu else "cuda",
         }  # fmt: skip
+        if not steady and window.last - window.first >= LEAST_UNSTEADY:
+            window.seen["steady"] = disturbance.differ_by_themselves(window.seen)
         window.disturbed = disturbance.disturbances(window.seen)
 
     def satisfied(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.probe.worker.disturbance import Counters
-from autotune.probe.worker.windows import Step, Windows
+from autotune.probe.worker.windows import Step, Windows, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,3 +156,48 @@ def test_one_look_only_is_allowed_where_several_processes_would_have_to_pause_to
     assert len(found.done) == 1
     assert found.best.disturbed
     assert found.waited_s == 0.0
+
+
+def wavering(world: World, drift: float = 0.0) -> Windows:
+    """Steps that differ by a fifth up and down, each from the one before; drift: a step."""
+    pace = iter(
+        0.1 * (1.0 + 0.18 * (-1) ** n * (1 + n * 5 % 7) / 7.0 + drift * n) for n in range(10_000)
+    )
+    world.step = lambda _: World.step(world, next(pace))  # type: ignore[method-assign]
+    return world.measured()
+
+
+class Counted(World):
+    """A virtual machine whose hypervisor tells what it gave away: nothing."""
+
+    def read(self) -> Counters:
+        return Counters(self.at_s, self.own_s, self.busy_s, stolen_s=0.0)
+
+
+def test_steps_that_waver_by_themselves_are_a_calm_window_with_a_wide_error() -> None:
+    found = wavering(Counted(lambda _: 0.0))
+    best = found.best
+    assert best.disturbed == []
+    assert best.seen["spread"] > 0.12
+    assert found.waited_s == 0.0
+    steps = found.steps[best.first : best.last]
+    assert summary(steps)["relative_error"] > 0.01
+
+
+@pytest.mark.parametrize("world", [World(lambda _: 0.0, read=False), Counted(lambda _: 0.05)])
+def test_steps_that_waver_where_somebody_may_be_are_not_believed(world: World) -> None:
+    assert "the steps never became steady" in wavering(world).best.disturbed
+
+
+def test_steps_that_waver_and_become_slower_are_not_believed() -> None:
+    assert wavering(Counted(lambda _: 0.0), drift=0.01).best.disturbed
+
+
+def test_what_stalls_add_is_part_of_the_error_of_a_step() -> None:
+    plain = [Step(0.1, 1000, 0.0, 0.1, 0.0)] * 20
+    stalled = [*plain[:18], *[Step(0.3, 1000, 0.0, 0.3, 0.0)] * 2]
+    found = summary(stalled)
+    assert found["step_s"] == pytest.approx(0.1)
+    assert found["stall_share"] == pytest.approx(0.2)
+    assert found["relative_error"] == pytest.approx(0.1)
+    assert summary(plain)["relative_error"] == 0.0

@@ -1,0 +1,1 @@
+"""Measurements worth a GPU's time."""

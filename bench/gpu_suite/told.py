@@ -1,0 +1,99 @@
+"""What was said beside what was measured: `python -m bench.gpu_suite.told`, a table in Markdown.
+
+Every record of the suite under runs/recorded, priced as a job that states the software it ran on.
+Nothing that was measured there goes into the prices.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.cost.bill import step_log_sd
+from autotune.pricing import Pricing
+from autotune.probe.record import read_records
+
+from .items import every
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.cost.bill import Bill
+    from autotune.probe.record import ProbeRecord
+
+    from .items import Item
+
+ROOT = Path(__file__).resolve().parents[2] / "runs" / "recorded"
+Z80 = 1.2816  # of a normal value's 80 % interval
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One record and its bill."""
+
+    item: Item
+    gpu: str
+    record: ProbeRecord
+    bill: Bill
+
+    @property
+    def step_s(self) -> tuple[float, float, float]:
+        """[s] a step as it is said: the low end, the middle, the high end of four in five."""
+        middle = float(self.bill.step_s[0])
+        low, high = (float(step_log_sd(self.bill, slower=slower)[0]) for slower in (False, True))
+        return middle * math.exp(-Z80 * low), middle, middle * math.exp(Z80 * high)
+
+    @property
+    def said_bytes(self) -> dict[str, float]:
+        """[bytes] allocated, reserved, driver."""
+        own = self.bill.estimate(0)
+        context = own.memory_bytes.context
+        allocated = own.memory_bytes.total - context - own.memory_bytes.fragmentation
+        reserved = own.reserved_bytes
+        return {"allocated": allocated, "reserved": reserved, "driver": reserved + context}
+
+
+def recorded() -> Iterator[Beside]:
+    """Every record of an item, in the order of the files."""
+    items = {item.name: item for item in every()}
+    for path in sorted(ROOT.glob("*/probes.jsonl")):
+        for record in read_records(path):
+            item = items.get(record.role.partition("+")[0])
+            if item is None:
+                continue
+            gpu, versions = path.parent.name, record.result.get("versions", {})
+            job = item.of(gpu, versions=versions)
+            bill = Pricing(job).of([(job.offers[0], item.config())])
+            yield Beside(item, gpu, record, bill)
+
+
+def table() -> str:
+    """The Markdown."""
+    titles = (
+        "run", "step, said [s]", "measured", "allocated, said [GB]", "measured",
+        "reserved, said", "measured", "driver, said", "measured",
+    )  # fmt: skip
+    lines = [f"| {' | '.join(titles)} |", f"| --- |{' ---: |' * (len(titles) - 1)}"]
+    for found in recorded():
+        item, (low, middle, high) = found.item, found.step_s
+        micro, length = item.rows
+        name = f"{item.model.rpartition('/')[2]}, {item.method}, {micro} x {length}, {found.gpu}"
+        if not found.record.ok:
+            said = found.bill.estimate(0).fits_probability
+            lines.append(f"| {name} | | ran out | P(fits) {said:.2f} | | | | | |")
+            continue
+        step, memory = found.record.result["step"], found.record.result["memory"]
+        cells = [
+            f"{middle:.3f} ({low:.3f} to {high:.3f})",
+            f"{step['step_s']:.3f} (mean {step['mean_s']:.3f})",
+        ]
+        for kind, said_bytes in found.said_bytes.items():
+            cells += [f"{said_bytes / 1e9:.2f}", f"{memory[f'{kind}_bytes'] / 1e9:.2f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
