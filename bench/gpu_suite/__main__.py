@@ -70,6 +70,8 @@ def run_suite(
             done.add(name)
             made += 1
             print(_line(name, record, left), flush=True)
+            if inside and record.status == "cuda_error":
+                break  # nothing works in this process any more
     return {"made": made, "left": [name for name, _ in named if name not in done]}
 
 

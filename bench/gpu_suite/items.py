@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 TINY = str(Path(__file__).resolve().parents[2] / "jobs" / "data" / "tiny_model")
-EFFORT = Effort(most=24, measured=8, least=5, seconds=2.5, patience_s=20.0, windows=2, calm_s=3.0,
+EFFORT = Effort(most=30, measured=8, least=5, seconds=2.5, patience_s=12.0, windows=1, calm_s=0.0,
                 checkpoint_max_bytes=0.0, loader=False, evaluation=False)  # fmt: skip
 SAVED = replace(EFFORT, checkpoint_max_bytes=12e9, loader=True)
 COMPILED = replace(EFFORT, patience_s=120.0)
@@ -94,7 +94,7 @@ class Item:
 
 def every() -> tuple[Item, ...]:
     """All of them, the most valuable first."""
-    return (*_first(), *_lora(), *_small(), *_levers(), *_others(), *_kinds(), *_long(), *_last())
+    return (*_first(), *_lora(), *_small(), *_others(), *_kinds(), *_levers(), *_long(), *_last())
 
 
 def _first() -> tuple[Item, ...]:

@@ -120,6 +120,8 @@ class Stopwatch(TrainerCallback):
             self.meter.note("optimizer")
         if len(self._marks) >= int(self.plan["longest"]):
             self.meter.uncount()
+        if len(self._marks) == int(self.plan["longest"]):  # where no window ever opens, from here
+            self.retries_before = self.meter.retries()
         if len(self._marks) == 1:
             self.first_step_s = self.clock.now() - self.begun_s
         lag = 1 if self.clock.cuda else 0
