@@ -3,7 +3,8 @@
 Layers with a sliding window and layers that see all differ in the width of a head and, where keys
 are the values too, in the number of key heads; such a layer has no projection of values. In the
 sizes for small devices every layer has an embedding of its own, and the last layers read the keys
-and values of the last layer of their kind before them; their MLP may be twice as wide.
+and values of the last layer of their kind before them; their MLP may be twice as wide. One size has
+experts beside the MLP of every layer, with norms of their own.
 
 Source: transformers 5.23 models/gemma4 and models/gemma4_unified, configuration (what is filled in)
 and modelling code.
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models.config_values import as_size
+from autotune.catalog.models.config_values import Experts, as_size
 from autotune.domain.errors import InputError
 from autotune.domain.model import Layer, Linear
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,10 @@ def gemma_fields(config: Mapping[str, Any], sizes: Sizes, name: str) -> dict[str
         places.setdefault((kind, place >= first), []).append(place)
     own = filled.get("hidden_size_per_layer_input") or 0
     fields: dict[str, Any] = {"linears": ()}
+    experts = _experts(filled, name)
+    if experts:
+        fields |= {"num_experts": experts.count, "experts_per_token": experts.per_token}
+        fields["norms_per_layer"] = 7
     if own:
         own = as_size(filled, ("hidden_size_per_layer_input",), name)
         fields |= {
@@ -61,7 +67,7 @@ def gemma_fields(config: Mapping[str, Any], sizes: Sizes, name: str) -> dict[str
         FULL: _full_heads(filled, types, sizes, name),
     }
     kinds = (
-        _layer(filled, sizes, heads[kind], kind, tuple(where), borrows=borrows, own=own)
+        _layer(filled, sizes, heads[kind], _Shape(kind, tuple(where), borrows, own, experts))
         for (kind, borrows), where in places.items()
     )
     return {**fields, "kinds": tuple(kinds)}
@@ -72,14 +78,14 @@ def _refuse(config: Mapping[str, Any], name: str) -> None:
     found = [
         what
         for what, has in (
-            ("experts beside its MLP", config.get("enable_moe_block") is True),
+            ("experts beside embeddings of its layers", _routes(config) and _has_own(config)),
             ("attention to later tokens", config.get("use_bidirectional_attention") == "all"),
         )
         if has
     ]
     if found:
         msg = f"{name} (Gemma 4) has {found[0]}, which this version cannot describe"
-        raise InputError(msg, "its memory and time would be wrong; choose a size without experts")
+        raise InputError(msg, "its memory and time would be wrong; choose a published size")
 
 
 def _layer_types(config: Mapping[str, Any], sizes: Sizes, name: str) -> list[str]:
@@ -146,38 +152,81 @@ def _alike(listed: object, types: list[str], name: str) -> dict[str, Any]:
     raise InputError(msg, "its memory and time would be wrong; choose a published size")
 
 
-def _layer(
-    config: Mapping[str, Any],
-    sizes: Sizes,
-    heads: tuple[int, int],
-    kind: str,
-    places: tuple[int, ...],
-    *,
-    borrows: bool,
-    own: int,
-) -> Layer:
-    head_dim, kv_heads = heads
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a kind of layer is, beside its heads."""
+
+    kind: str
+    places: tuple[int, ...]
+    borrows: bool
+    own: int
+    experts: Experts | None
+
+
+def _layer(config: Mapping[str, Any], sizes: Sizes, heads: tuple[int, int], shape: _Shape) -> Layer:
+    (head_dim, kv_heads), kind, borrows = heads, shape.kind, shape.borrows
     keys_are_values = kind == FULL and config.get("attention_k_eq_v") is True
     h, q, kv = sizes.hidden, sizes.heads * head_dim, kv_heads * head_dim
     wide = borrows and config.get("use_double_wide_mlp") is True
     bias = config.get("attention_bias") is True
     keys = () if borrows else ("k_proj",) if keys_are_values else ("k_proj", "v_proj")
+    experts = shape.experts
     return Layer(
-        places=places,
+        places=shape.places,
         linears=(
             Linear("q_proj", h, q, bias),
             *(Linear(module, h, kv, bias) for module in keys),
             Linear("o_proj", q, h, bias),
             *_mlp(h, sizes.intermediate * (2 if wide else 1)),
-            *(_per_layer(h, own) if own else ()),
+            *(_routed(h, experts) if experts else ()),
+            *(_per_layer(h, shape.own) if shape.own else ()),
         ),
         num_attention_heads=sizes.heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         qk_norm="per_head",
         sliding_window=config["sliding_window"] if kind == SLIDING else None,
+        num_experts=experts.count if experts else 0,
+        experts_per_token=experts.per_token if experts else 0,
+        # scales of what its router reads, and of the chosen experts
+        extra_params_per_layer=h + experts.count if experts else 0,
         borrows_keys=borrows,
     )
+
+
+def _routes(config: Mapping[str, Any]) -> bool:
+    return config.get("enable_moe_block") is True
+
+
+def _has_own(config: Mapping[str, Any]) -> bool:
+    unstated = config.get("model_type") != "gemma4_unified_text"
+    return bool(config.get("hidden_size_per_layer_input", unstated))
+
+
+def _experts(config: Mapping[str, Any], name: str) -> Experts | None:
+    """The experts that lie beside the MLP of every layer."""
+    if not _routes(config):
+        return None
+    count, each = (as_size(config, (key,), name) for key in ("num_experts", "top_k_experts"))
+    if each > count:
+        msg = f"{name}: {each} experts per token, but it has only {count}"
+        raise InputError(msg, "check the config.json")
+    width = as_size(config, ("moe_intermediate_size",), name)
+    return Experts(count, each, width, shared=0, num_dense_layers=0)
+
+
+def _routed(hidden: int, experts: Experts) -> tuple[Linear, ...]:
+    count, active, width = experts.count, experts.per_token, experts.intermediate
+    return (
+        Linear("proj", hidden, count, part="router"),
+        Linear(
+            "gate_up_proj", hidden, 2 * width, part="expert", count=count, active=active,
+            adaptable=False,
+        ),
+        Linear(
+            "down_proj", width, hidden, part="expert", count=count, active=active, adaptable=False
+        ),
+    )  # fmt: skip
 
 
 def _mlp(hidden: int, width: int) -> tuple[Linear, ...]:

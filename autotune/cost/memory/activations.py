@@ -349,7 +349,12 @@ def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) 
     h, e = float(model.hidden_size), mode.compute
     token = 8.0 * model.num_experts + 32.0 * copies  # probabilities, and the chosen ones' indices
     token += e * h if mode.train_base and not method.is_lora else 0.0
-    products = family_memory(model.family).expert_products if model.mlp == "gated" else 1.0
+    facts = family_memory(model.family)
+    if facts.own_router:  # its norm, what that hands over to be scaled, and what the router reads
+        token += 4.0 * h + 4.0 + (mode.stream * h if mode.train_base else 0.0)
+        read = tuple(item for item in model.linears if item.part == "router")
+        token += _group(method, mode, _Group(read, mode.stream, kept=False))
+    products = facts.expert_products if model.mlp == "gated" else 1.0
     token += copies * e * output.in_features * products
     token += copies * e * h
     inputs = _Group(own[:-1], e, kept=False, tokens=copies)

@@ -50,6 +50,8 @@ class FamilyMemory:
     always_masked: bool = False  # sdpa gets an additive mask even where nothing is padded
     broadcasts_heads: bool = False  # sdpa gets fewer key heads than query heads and no word of it
     expert_products: float = 3.0  # tensors as wide as an expert that its gating keeps
+    own_router: bool = False  # it normalises and scales what the MLP's norm reads for itself
+    fp32_weighing: bool = False  # the outputs of experts are multiplied by fp32 weights
     own_linear: bool = False  # matrices derive from nn.Linear, which bitsandbytes leaves alone
     native_loss: bool = False  # before transformers 4.50: the loss takes logits in their own dtype
 
@@ -67,13 +69,15 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "gemma": FamilyMemory(fp32_norm=True),
     "gemma2": FamilyMemory(fp32_norm=True),
     "gemma3_text": FamilyMemory(fp32_norm=True),
-    "gemma4_text": FamilyMemory(fp32_norm=True, value_norm=True),
+    "gemma4_text": FamilyMemory(
+        fp32_norm=True, value_norm=True, own_router=True, fp32_weighing=True
+    ),
     "gemma4_unified_text": FamilyMemory(fp32_norm=True, value_norm=True),
     "glm": FamilyMemory(concatenated_rope=True),
     "glm4": FamilyMemory(concatenated_rope=True),
     "glm4_moe": FamilyMemory(concatenated_rope=True),
     "glm4_moe_lite": FamilyMemory(concatenated_rope=True),
-    "deepseek_v2": FamilyMemory(concatenated_rope=True),
+    "deepseek_v2": FamilyMemory(concatenated_rope=True, fp32_weighing=True),
     "deepseek_v3": FamilyMemory(concatenated_rope=True),
     "gpt2": FamilyMemory(softmax="own", dropout=True, score_dropout=True, native_loss=True),
     "gpt_bigcode": FamilyMemory(dropout=True, score_dropout=True, native_loss=True),

@@ -203,7 +203,7 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
     ("name", "what"),
     [
         ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "linear-attention layers"),
-        ("unsloth/gemma-4-26B-A4B-it", "experts beside its MLP"),
+        ("google/gemma-3n-E4B-it", "embeddings for each layer"),
         ("LiquidAI/LFM2-1.2B", "convolutions"),
         ("deepseek-ai/DeepSeek-V3.2-Exp", "sparse attention"),
         ("facebook/opt-350m", "norms after its layers"),

@@ -244,14 +244,14 @@ def test_the_shipped_collection_of_real_configs_is_read_or_refused() -> None:
         "GLM-5",
         "Llama-3_3-Nemotron-Super-49B-v1",
         "Nemotron-H-56B-Base-8K",
-        "gemma-4-26B-A4B",
     ]
+    assert counts["gemma-4-26B-A4B"] == parameter_count(find_model("google/gemma-4-26B-A4B-it"))
     assert counts["Meta-Llama-3.1-405B"] == 405_853_388_800
     assert counts["Qwen3-VL-8B-Instruct"] == counts["Qwen3-8B"] == 8_190_735_360
     assert counts["gpt-oss-20b"] == 20_914_757_184
     assert counts["Mixtral-8x22B-v0.1"] == 140_620_634_112
     assert counts["DeepSeek-V3"] == 671_026_404_352  # without the layer that predicts a token more
-    assert len(counts) == 19
+    assert len(counts) == 20
 
 
 GEMMA_4 = {
@@ -279,7 +279,18 @@ def test_sizes_by_layer_as_transformers_saves_them_are_those_that_were_published
         ({"per_layer_config": {"1": {"head_dim": 32}}}, "other sizes for single layers"),
         ({"per_layer_config": {"1": {"head_dim": 32}, "3": {}}}, "other sizes for single layers"),
         ({"per_layer_config": [1]}, "other sizes for single layers"),
-        ({"enable_moe_block": True}, "experts beside its MLP"),
+        ({"enable_moe_block": True}, "experts beside embeddings of its layers"),
+        ({"enable_moe_block": True, "hidden_size_per_layer_input": 0}, "no num_experts"),
+        (
+            {
+                "enable_moe_block": True,
+                "hidden_size_per_layer_input": 0,
+                "num_experts": 2,
+                "top_k_experts": 3,
+                "moe_intermediate_size": 8,
+            },
+            "only 2",
+        ),
         ({"use_bidirectional_attention": "all"}, "attention to later tokens"),
         ({"num_kv_shared_layers": 3}, "none before them to share keys"),
         ({"num_kv_shared_layers": "3"}, "must be a whole number"),

@@ -180,6 +180,7 @@ _LARGE = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 2
     ("name", "sees", "hears"),
     [
         ("google/gemma-4-31B", {**_LARGE, **_heads(16), "head_dim": 72}, False),
+        ("google/gemma-4-26B-A4B", {**_LARGE, **_heads(16), "head_dim": 72}, False),
         ("google/gemma-4-E2B", {**_SMALL, **_heads(12), "head_dim": 64}, True),
         ("google/gemma-4-E4B", {**_SMALL, **_heads(12), "head_dim": 64}, True),
     ],

@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 needs("torch", "peft")
 
-NAMES = ["google/gemma-4-31B", "google/gemma-4-12B", "google/gemma-4-E2B", "google/gemma-4-E4B"]
+NAMES = [
+    "google/gemma-4-31B", "google/gemma-4-12B", "google/gemma-4-26B-A4B", "google/gemma-4-E2B",
+    "google/gemma-4-E4B",
+]  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"kind": "full"},
     "lora": {"base": "16bit"},
     "lora-dropout": {"base": "16bit", "dropout": 0.05},
     "nf4": {"base": "nf4"},
 }
-OF_EVERY_METHOD = {"google/gemma-4-31B", "google/gemma-4-E4B"}  # the others are of their kinds
+OF_EVERY_METHOD = {
+    "google/gemma-4-31B",
+    "google/gemma-4-26B-A4B",
+    "google/gemma-4-E4B",
+}  # the others are of their kinds
 CASES = [(n, words) for n in NAMES for words in METHODS if n in OF_EVERY_METHOD or words == "lora"]
 ROWS, SHORT, LONG = 2, 512, 2048  # LONG: beyond the window, so that its layers get a mask
 
@@ -77,7 +84,7 @@ def test_formula_is_within_two_percent_of_the_trace(
     assert formula(model, method, how, length) == pytest.approx(traced.peak_bytes, rel=0.02)
 
 
-@pytest.mark.parametrize("name", NAMES[:2])  # the others are traced at full depth
+@pytest.mark.parametrize("name", NAMES[:3])  # the others are traced at full depth
 def test_two_periods_of_layers_stand_for_all_of_them(tracer: Tracer, name: str) -> None:
     model = text_of(name)
     how = {"attention": "sdpa", "activation_checkpointing": "none"}

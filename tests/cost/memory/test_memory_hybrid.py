@@ -1,4 +1,4 @@
-"""Memory of Qwen3.5 against the trace of its class: gated delta nets between attention layers."""
+"""Memory against the trace: gated delta nets between attention layers; mixtures in long batches."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ METHODS: dict[str, dict[str, Any]] = {
 OF_EVERY_METHOD = {"Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B"}  # the others are of their kinds
 CASES = [(n, words) for n in NAMES for words in METHODS if n in OF_EVERY_METHOD or words == "lora"]
 ROWS, LENGTH = 2, 1024
+# Where a layer peaks at the outputs of its experts: with and without a shared one, with fp32
+# weights, beside an MLP.
+MIXTURES = [
+    "Qwen/Qwen3.5-35B-A3B", "allenai/OLMoE-1B-7B-0924", "deepseek-ai/DeepSeek-V2-Lite",
+    "google/gemma-4-26B-A4B", "ibm-granite/granite-3.0-3b-a800m-instruct",
+]  # fmt: skip
 
 
 def method_of(model: Model, words: dict[str, Any]) -> Method:
@@ -46,17 +52,29 @@ def method_of(model: Model, words: dict[str, Any]) -> Method:
     return Method("lora", words["base"], 16, 16.0, words.get("dropout", 0.0), targets)
 
 
-def formula(model: Model, method: Method, how: dict[str, str], loss: LossKind) -> float:
+def formula(
+    model: Model,
+    method: Method,
+    how: dict[str, str],
+    loss: LossKind,
+    batch: tuple[int, int] = (ROWS, LENGTH),
+) -> float:
     software = replace(find_software(None), loss=loss)
-    job = priced_job(model, method, LENGTH, global_batch_size=ROWS, software=software)
-    columns = memory_columns(micro_batch_size=ROWS, adapter_dtype="fp32", **how)
+    job = priced_job(model, method, batch[1], global_batch_size=batch[0], software=software)
+    columns = memory_columns(micro_batch_size=batch[0], adapter_dtype="fp32", **how)
     return float(COMPONENT.price(job, columns)["allocated"][0]) - BLAS_A100
 
 
-def request(model: Model, method: Method, how: dict[str, str], loss: LossKind) -> StepRequest:
+def request(
+    model: Model,
+    method: Method,
+    how: dict[str, str],
+    loss: LossKind,
+    batch: tuple[int, int] = (ROWS, LENGTH),
+) -> StepRequest:
     return StepRequest(
-        model=json.loads(model.hf_config), num_layers=model.num_layers, micro_batch_size=ROWS,
-        seq_len=LENGTH, precision="bf16", base=method.base, optimizer="adamw_torch_fused",
+        model=json.loads(model.hf_config), num_layers=model.num_layers, micro_batch_size=batch[0],
+        seq_len=batch[1], precision="bf16", base=method.base, optimizer="adamw_torch_fused",
         rank=method.rank if method.is_lora else 0, targets=method.targets, dropout=method.dropout,
         attention=how["attention"], activation_checkpointing=how["activation_checkpointing"],
         loss=loss,
@@ -77,6 +95,21 @@ def test_formula_is_within_two_percent_of_the_trace(
     traced = tracer.trace(request(model, method, how, loss))
     assert isinstance(traced, Traced), traced
     assert formula(model, method, how, loss) == pytest.approx(traced.peak_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("targets", ["attention", "all-linear"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_mixture_in_a_long_batch_is_within_two_percent_of_the_trace(
+    tracer: Tracer, name: str, targets: str, checkpointing: str
+) -> None:
+    model, batch = replace(find_model(name), beside_params=0), (16, 2048)
+    method = Method("lora", "16bit", 16, 16.0, 0.0, resolve_targets(model, targets))
+    how = {"attention": "sdpa", "activation_checkpointing": checkpointing}
+    traced = tracer.trace(request(model, method, how, "chunked", batch))
+    assert isinstance(traced, Traced), traced
+    found = formula(model, method, how, "chunked", batch)
+    assert found == pytest.approx(traced.peak_bytes, rel=0.02)
 
 
 def test_two_periods_of_layers_stand_for_all_of_them(tracer: Tracer) -> None:
