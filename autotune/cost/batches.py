@@ -64,6 +64,35 @@ def unchanging_lengths(job: Job, columns: Columns) -> BoolArray:
     return job.one_length | columns.equals("packing", "on")
 
 
+def distinct_lengths(job: Job, columns: Columns) -> FloatArray:
+    """[rows] different padded lengths that a device's micro-batches have in the whole run.
+
+    Formula: sum over lengths l of 1 - (1 - p_l)^n, p_l = F(l)^b - F(l - 1)^b, n micro-batches.
+    Length grouping brings batches of every row's own length. Source: derived: order statistics.
+    """
+    steps = optimizer_steps(job, columns) * columns.number("gradient_accumulation_steps")
+    changing = ~unchanging_lengths(job, columns) & (job.padding != "max_length") & (steps > 0)
+    found = np.ones(columns.rows)
+    if not changing.any():
+        return found
+    grouped = columns.equals("length_grouping", "on")
+    drawn = np.where(grouped, 1.0, columns.sequences(job))
+    pairs, back = np.unique(np.stack((drawn, steps))[:, changing], axis=1, return_inverse=True)
+    each = [_distinct(job.lengths, float(rows), float(batches)) for rows, batches in pairs.T]
+    found[changing] = np.asarray(each)[back.ravel()]
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _distinct(lengths: Lengths, rows: float, batches: float) -> float:
+    """Different longest lengths among so many batches of so many rows."""
+    quantile = np.asarray(lengths.quantiles, np.float64)
+    whole = np.arange(math.floor(quantile[0]) - 1, math.ceil(quantile[-1]) + 1)
+    below = np.interp(whole, quantile, np.linspace(0.0, 1.0, len(quantile)))
+    each = np.diff(np.where(whole >= quantile[-1], 1.0, below) ** rows)
+    return float(np.sum(-np.expm1(batches * np.log1p(-np.minimum(each, 1.0 - 1e-12)))))
+
+
 def waited_length(job: Job, columns: Columns) -> FloatArray:
     """[rows] padded length in tokens of the micro-batch that the others wait for.
 

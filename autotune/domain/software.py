@@ -63,6 +63,8 @@ UPDATES_BY_TORCH_FROM, FUSES_UPDATES_FROM, FUSES_UPDATES_UNDER = (4, 32), (4, 54
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 TRL_PREPARES_UNTIL = (1, 0)  # a base in few bits, by itself
+# Source: torch 2.13 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
+WITHOUT_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"  # a variable: sdpa asks cuDNN last
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 # Months from which Unsloth's loss never holds all logits, and from which its chunks are sized by
 # the memory that is free. Source: unsloth models/llama.py, commits fa8e59eb (17 November 2024) and
@@ -123,6 +125,9 @@ class Software:
     no_moments: bool = field(default=False, metadata=LATER)
     # checkpoints hold what was trained and no optimizer states (save_only_model)
     saves_model_only: bool = field(default=False, metadata=LATER)
+    # False: WITHOUT_CUDNN is set, and sdpa asks cuDNN last. None: where lengths of batches change,
+    # as what is written sets it
+    cudnn_attention: bool | None = field(default=None, metadata=LATER)
     # a trainer that puts the whole model on each device, before ZeRO-3 shards it
     loads_whole: bool = field(default=False, metadata=LATER)
     # gradients are reduced after every micro-step, not after the last alone (sync_each_batch)

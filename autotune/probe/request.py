@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.catalog.models.models import local_folder
+from autotune.cost.time.attention import leaves_cudnn
 from autotune.domain.config import fsdp_settings
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.paths import whole
+from autotune.domain.software import WITHOUT_CUDNN
 from autotune.frozen import dataclass
 from autotune.probe.worker.contract import SCHEMA_VERSION
 
@@ -113,8 +115,11 @@ def request_for(
         body |= {"nodes": offer.nodes, "network": offer.network.name}
     if config.sharding == "fsdp":
         body["fsdp_config"] = fsdp_settings(config, quantised=method.is_quantised)
-    if config.environment:
-        body["environment"] = config.environment
+    environment = dict(config.environment)
+    if leaves_cudnn(job, offer.device, config):
+        environment.setdefault(WITHOUT_CUDNN, 1)
+    if environment:
+        body["environment"] = environment
     if config.arguments:
         body["arguments"] = config.arguments
     return body | {"key": key_of(body)}

@@ -139,6 +139,9 @@ def _with_adapters(model: Any, request: StepRequest) -> Any:
             parameter.data = parameter.data.to(dtype)
         elif ".modules_to_save." in name:
             parameter.data = parameter.data.to(DTYPES[request.saved_dtype])
+    for module in model.modules():  # as PEFT does it beside bitsandbytes. Source: its lora/bnb.py
+        if isinstance(getattr(module, "base_layer", None), QuantizedLinear):
+            module.cast_input_dtype_enabled = not request.autocast
     return model
 
 

@@ -29,6 +29,7 @@ from autotune.catalog.software import INSTALLABLE
 from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS, PLAIN
 from autotune.domain.edit import Edit
+from autotune.domain.software import WITHOUT_CUDNN
 from autotune.domain.units import HOUR_S, format_bytes, format_count
 from autotune.pricing import bills_under, on_job
 from autotune.search.alternatives import nearest_misses
@@ -76,6 +77,7 @@ def sensitivities(
         gains = (_may_gain(change, here[0]) for change in changes)
         changes = [*(change for change in gains if change), *_kept_from_today(here[0], pick)]
         changes += [*_rounded_products(here[0]), *_missing_kernels(here[0])]
+        changes += _without_plans(here[0], pick)
         changes += [*schedule_changes(here[0], pick.steps), *_choices(here[0])]
     bills = bills_under(here, changes, calibration)
     beside = _Beside(pick, modelled)
@@ -133,6 +135,20 @@ def _missing_kernels(job: Job) -> Iterator[QuestionEdit]:
     yield replace(
         package_change(DELTA_NETS), key=f"software.{DELTA_NETS}", value=value, changes="numeric"
     )
+
+
+def _without_plans(job: Job, pick: Estimated) -> Iterator[QuestionEdit]:
+    """CuDNN's attention left alone, where it builds plans for lengths that go on changing."""
+    if pick.time_s.compile < WORTH * pick.duration_s.p50 or pick.config.attention != "sdpa":
+        return
+    if job.software.cudnn_attention and pick.config.compile == "off":
+        yield Edit(
+            on_job(partial(replace, software=replace(job.software, cudnn_attention=False))),
+            key="software.cudnn_attention", value="false", changes="numeric",
+            typed="--set software.cudnn_attention=false",
+            note=f"{WITHOUT_CUDNN}=1 where it runs: cuDNN builds a plan for every new length of a "
+            "batch",
+        )  # fmt: skip
 
 
 def _schedule(change: QuestionEdit, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:

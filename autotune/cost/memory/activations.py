@@ -393,12 +393,14 @@ def _adapted(method: Method, mode: Mode, group: _Group, width: float) -> tuple[f
     """[bytes/token] one adapted linear keeps, and whether it keeps the shared input as it is.
 
     PEFT casts the input to the adapter's dtype; autocast casts it back to the compute dtype; either
-    way the linear has a copy of its own. Dropout keeps a byte an element beside its output.
+    way the linear has a copy of its own. Beside a layer of bitsandbytes it leaves that to autocast.
+    Dropout keeps a byte an element beside its output.
+    Source: peft 0.21 tuners/lora/layer.py and bnb.py, requires_conversion; runs/recorded/h100-sxm.
     """
     element = mode.compute if mode.autocast else mode.adapter
     token = element * method.rank  # output of A, input of B
     if method.dropout > 0:
         return token + (element + 1.0) * width, False
-    if mode.adapter == group.element == element:
+    if group.element == element and (mode.reads_as_is or mode.adapter == element):
         return token, True
     return token + element * width, False

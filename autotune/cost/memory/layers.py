@@ -43,6 +43,7 @@ from autotune.cost.memory.states import (
     fp32_stream,
     keeps_inputs,
     merged_experts_bytes,
+    of_bitsandbytes,
     quantised,
     sizes,
 )
@@ -277,6 +278,7 @@ class Modes:
                 masked=float(masked[i]),
                 quantised=quantised(job),
                 keeps_inputs=keeps_inputs(job),
+                reads_as_is=of_bitsandbytes(job) and bool(autocast[i]),
                 fused_norms=(job.software.kernels != "eager" or bool(compiled[i]))
                 and job.model.norm == "rmsnorm",
                 fused_gate=job.software.kernels == "liger" or bool(compiled[i]),

@@ -160,6 +160,7 @@ class Mode:
     expands_heads: grouped keys and values are copied for every query head before the kernel.
     splits_keys: the kernel's backward has gradients of all keys for every few of them.
     fused_mixer: a gated delta net runs in kernels that make most of it again in their backward.
+    reads_as_is: PEFT does not cast what an adapter reads (beside bitsandbytes, under autocast).
     """
 
     compute: float
@@ -181,6 +182,7 @@ class Mode:
     expands_heads: bool = False
     splits_keys: bool = False
     fused_mixer: bool = False
+    reads_as_is: bool = False
 
     @property
     def biased(self) -> bool:

@@ -152,6 +152,11 @@ def quantised(job: Job) -> bool:
     return job.method.is_quantised and not ignored
 
 
+def of_bitsandbytes(job: Job) -> bool:
+    """Whether the base's matrices are layers of bitsandbytes."""
+    return quantised(job) and job.software.gptq == "none"
+
+
 # bitsandbytes, whose 4-bit products kept what they read until then.
 FORGETS_INPUTS_FROM = (0, 43, 2)
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.cost.batches import distinct_lengths, unchanging_lengths
 from autotune.cost.memory.mixers import CHUNK
 from autotune.cost.memory.modelling_code import (
     GROUPED_HEAD_DIM,
@@ -54,11 +55,19 @@ SECOND_ON_H100, H100_FLOP_PER_S, H100_FP32, SECOND_AT_MOST = 0.55, 989.4e12, 66.
 # torch's sdpa asks cuDNN first on these chips where it brings a cuDNN above 9.15.0, as it does
 # since this release; earlier ones take flash attention 2, but for 2.5.0, whose successor undid it.
 # 631 TFLOP/s on an H100, which is the third's rate, against 329 (pytorch/pytorch issue 142132).
-# Nothing was timed of it with a mask.
+# With a mask it computes the whole square: 3.6 ms forward and backward of 16,384 tokens in rows of
+# 1,024, 12.6 of 4,096, against 1.6 and 3.9 without (32 heads of 128, 8 of keys, torch 2.11 on an
+# H100: runs/recorded/h100-sxm/kernels.jsonl), which is what MASKED_ATTENTION makes.
 # Source: torch 2.14 aten/.../cuda/sdp_utils.cpp, check_prefer_cudnn_attention;
 # huggingface/transformers pull request 48163.
 CUDNN_IN_TORCH, CUDNN_ONCE_IN_TORCH = (2, 11), (2, 5, 0)
 CUDNN_CHIPS, CUDNN_HEAD_DIM = (9.0, 10.0, 10.3), 128
+# [s] cuDNN builds a plan for each shape of a batch that a thread has not met: forward and backward,
+# and forward once more in autograd's thread where layers are recomputed there. 0.44 and 0.55 on a
+# B200 (modelscope/FunASR issue 3704, torch 2.11); on an H100 steps of new lengths took 2.2 to 2.6 s
+# longer, 2.6 to 3.6 with recomputation, on a host half as fast (runs/recorded/h100-sxm). Between.
+# Source: torch 2.13 aten/src/ATen/native/cudnn/MHA.cpp, its caches.
+PLAN_FORWARD_S, PLAN_BACKWARD_S = 0.6, 0.8
 # sdpa's memory-efficient kernel against flash, for the same FLOP: assumption. Of whole steps it
 # makes 1.3 at 4k tokens and 1.6 at 8k, as published (huggingface/transformers issue 30461: 3,247
 # to 2,483 and 3,083 to 1,918 tokens/s).
@@ -74,6 +83,7 @@ NEWER_INSTRUCTIONS = (9.0, 12.0)  # compute capabilities; GeForce Blackwell has 
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
+    from autotune.domain.config import Config
     from autotune.domain.device import Device
     from autotune.domain.job import Job
     from autotune.domain.model import Model
@@ -102,18 +112,52 @@ def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray
 
 def takes_cudnn(job: Job, columns: Columns) -> BoolArray:
     """[rows] whether sdpa runs cuDNN's kernel where it would have run flash attention 2."""
-    model, torch = job.model, job.software.torch
-    first = torch >= CUDNN_IN_TORCH or torch == CUDNN_ONCE_IN_TORCH
-    if not first or model.head_dim > CUDNN_HEAD_DIM:
-        return np.zeros(columns.rows, np.bool_)
+    model = job.model
     masked = np.zeros(columns.rows, np.bool_)
     if not job.software.own_model:
         if model.sliding_window or family_memory(model.family).always_masked:
             return masked
         masked = padded(job, columns) | traced_whole(job, columns) | flattened(job, columns)
+    return asks_cudnn(job, columns) & ~masked
+
+
+def asks_cudnn(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether sdpa asks cuDNN first, with a mask or without."""
+    if not torch_asks_cudnn(job) or job.software.cudnn_attention is False:
+        return np.zeros(columns.rows, np.bool_)
     chips = columns.of_device(lambda d: float(d.compute_capability in CUDNN_CHIPS)) > 0
     narrow = columns.equals("precision", "bf16", "fp16", "fp8")
-    return chips & narrow & ~masked & columns.equals("attention", "sdpa")
+    asks = chips & narrow & columns.equals("attention", "sdpa")
+    return asks & (bool(job.software.cudnn_attention) | unchanging_lengths(job, columns))
+
+
+def torch_asks_cudnn(job: Job) -> bool:
+    """Whether this release of torch asks cuDNN first, on the chips that it does so for."""
+    torch = job.software.torch
+    first = torch >= CUDNN_IN_TORCH or torch == CUDNN_ONCE_IN_TORCH
+    return first and job.model.head_dim <= CUDNN_HEAD_DIM
+
+
+def leaves_cudnn(job: Job, device: Device, config: Config) -> bool:
+    """Whether a run of this configuration is to have WITHOUT_CUDNN set, as it is priced."""
+    if job.software.cudnn_attention is not None:
+        return not job.software.cudnn_attention
+    changing = not job.one_length and config.packing == "off"
+    asked = torch_asks_cudnn(job) and device.compute_capability in CUDNN_CHIPS
+    return changing and asked and config.attention == "sdpa"
+
+
+def plans_s(job: Job, columns: Columns) -> FloatArray:
+    """[rows, s] of a run in which cuDNN builds plans for lengths that batches had not had before.
+
+    The first plan of all comes with starting.
+    """
+    asks = asks_cudnn(job, columns)
+    if not asks.any():
+        return np.zeros(columns.rows)
+    again = columns.equals("activation_checkpointing", "full")
+    each = PLAN_FORWARD_S * (1.0 + again) + PLAN_BACKWARD_S
+    return np.where(asks, each * (distinct_lengths(job, columns) - 1.0), 0.0)
 
 
 FLATTENED_FROM = ((0, 19), (4, 53), (2, 6))  # trl, transformers, torch

@@ -85,7 +85,7 @@ def _spreads(job: Job, columns: Columns, terms: StepTerms) -> Outputs:
     unsettled = compile_variance(job, columns) + lever_variance(job, columns)
     own = (
         log_sd(job, columns, terms),
-        slow_variance(job, columns),  # on the side of slower, beside it
+        slow_variance(job, columns, terms),  # on the side of slower, beside it
         np.sqrt(unsettled),  # no measured step settles it
         job_log_sd(job, columns),
     )

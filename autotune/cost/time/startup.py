@@ -1,5 +1,6 @@
 """Seconds before the first step: imports, weights, quantisation, adapters, torch.compile.
 
+Beside torch.compile stand the plans that cuDNN builds for new lengths, whenever they come.
 Covers: weights fetched once on rented machines; 16-bit files quantised while loading.
 Does not cover: booting the machine and pulling an image (minutes before the meter of some clouds).
 """
@@ -15,12 +16,17 @@ from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import adapter_parameters, parameter_count
 from autotune.cost.spread.uncertainty import host_spread
+from autotune.cost.time.attention import plans_s
 
 if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-READS = ("offer.device", "offer.host", "offer.price", "compile", "compile_scope", "packing")
+READS = (
+    "offer.device", "offer.host", "offer.price", "compile", "compile_scope", "packing", "attention",
+    "precision", "activation_checkpointing", "micro_batch_size", "gradient_accumulation_steps",
+    "length_grouping",
+)  # fmt: skip
 IMPORT_S = (
     10.0  # torch, transformers, peft, trl and the CUDA context; 8 s measured cold on two cores
 )
@@ -54,6 +60,7 @@ def price_startup(job: Job, columns: Columns) -> Outputs:
     regional = columns.equals("compile_scope", "regional")
     blocks = np.where(regional, REGIONAL_BLOCKS, float(job.model.num_layers))
     compile_s = (fixed + layer * blocks) * np.where(steady, 1.0, SECOND_GRAPH)
+    compile_s = compile_s + plans_s(job, columns)
     rented = columns.number("offer.price") > 0
     assumed = np.where(rented, IMPORT_S + TRAINER_S, OWN_START_S)
     watched = columns.of_host(lambda host: host.start.seconds if host.start else 0.0)

@@ -208,6 +208,7 @@ def software_of(row: Row) -> Software:
         stack=stack,
         trainer=trainer,
         saves_as_loaded=row.words["task"] in SAVES,
+        cudnn_attention=True,
     )
 
 

@@ -103,11 +103,11 @@ def _unmade_projections() -> Iterator[None]:
     def init(self: nn.Linear, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Linear's own
         own(self, *args, **{**kwargs, "device": "meta"})
 
-    nn.Linear.__init__ = init  # type: ignore[method-assign]
+    nn.Linear.__init__ = init
     try:
         yield
     finally:
-        nn.Linear.__init__ = own  # type: ignore[method-assign]
+        nn.Linear.__init__ = own
 
 
 def _made(weight: torch.Tensor, device: torch.device) -> torch.Tensor:

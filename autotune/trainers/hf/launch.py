@@ -7,7 +7,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from autotune.cost.deepspeed import BUCKET_ELEMENTS
+from autotune.cost.time.attention import leaves_cudnn
 from autotune.domain.config import UNSET, ZERO_STAGE, fsdp_settings
+from autotune.domain.software import WITHOUT_CUDNN
 from autotune.trainers.hf.adapter import mixed_precision
 from autotune.trainers.launch.config import KINDS
 
@@ -102,8 +104,11 @@ def _yaml_lines(settings: dict[str, object], indent: str = "") -> list[str]:
 
 
 def own_environment(plan: Plan) -> list[str]:
-    """Lines of shell that set the environment variables of the user's own knobs."""
-    return [
+    """Lines of shell that set environment variables: the user's own knobs, and what is priced."""
+    leaves = leaves_cudnn(plan.job, plan.offer.device, plan.config)
+    why = "else cuDNN's attention builds a plan for every new length of a batch"
+    priced = [f'export {WITHOUT_CUDNN}="${{{WITHOUT_CUDNN}:-1}}"  # {why}'] if leaves else []
+    return priced + [
         f"unset {name}" if value == UNSET else f"export {name}={shlex.quote(str(value))}"
         for name, value in plan.config.environment.items()
     ]
