@@ -68,6 +68,25 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class ShortConv:
+    """Sizes of a gated short convolution: it mixes a token with the few before it.
+
+    One matrix makes three tensors as wide as the stream: two are multiplied, the product passes a
+    convolution for each channel alone, and the third gates what comes out. Source: Liquid AI,
+    "LFM2 Technical Report" (2025), section 2; the names of transformers' Lfm2Config.
+    """
+
+    width: int
+    kernel: int  # tokens that its convolution reads
+    bias: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """[elements] outside its matrices: of the convolution."""
+        return self.width * (self.kernel + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
 class Latent:
     """Multi-head latent attention: narrow tensors, each with a norm, are widened to all heads.
 
@@ -104,7 +123,7 @@ class Layer:
     experts_per_token: int = 0
     extra_params_per_layer: int = 0
     borrows_keys: bool = False
-    mixer: DeltaNet | None = None
+    mixer: DeltaNet | ShortConv | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +191,7 @@ class Model:
     outside: tuple[Linear, ...] = field(
         default=(), metadata=LATER
     )  # matrices that lie outside the layers, beside embedding and head
-    mixer: DeltaNet | None = field(
+    mixer: DeltaNet | ShortConv | None = field(
         default=None, metadata=LATER
     )  # what mixes tokens instead of attention; such a layer has no attention heads
     gated_attention: bool = field(
@@ -249,7 +268,7 @@ class Model:
     @property
     def delta_nets(self) -> tuple[DeltaNet, ...]:
         """One for each kind of layer that mixes tokens by it."""
-        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+        return tuple(x.mixer for x in self.layers if isinstance(x.mixer, DeltaNet))
 
     @property
     def is_unmeasured(self) -> bool:

@@ -28,6 +28,7 @@ from autotune.catalog.software import (
 from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
+from autotune.domain.model import ShortConv
 from autotune.domain.objective import PAIRED
 from autotune.domain.units import format_bytes
 
@@ -373,9 +374,13 @@ def bf16_adapters_need_bf16(_job: Job, _offer: Offer, adapter_dtype: str, precis
 def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: str) -> bool:
     """Whether the kernel masks by rows; who locks packing has decided.
 
-    A gated delta net carries a state from row to row without its kernels: transformers refuses.
+    A gated delta net carries a state from row to row without its kernels: transformers refuses. A
+    short convolution reads the end of the row before.
     """
     if packing == "on" and job.model.delta_nets and not job.software.fuses_delta_nets:
+        return False
+    convolves = any(isinstance(layer.mixer, ShortConv) for layer in job.model.layers)
+    if convolves and packing == "on" and job.lock.get("packing") != "on":
         return False
     return packing == "off" or attention in FLASH or job.lock.get("packing") == "on"
 

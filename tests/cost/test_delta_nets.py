@@ -1,4 +1,4 @@
-"""Time of gated delta nets: with their kernels and without, against a published pair of steps."""
+"""Time of gated delta nets, against a published pair of steps, and of short convolutions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def job_of(version: tuple[int, ...] | None, length: int = 1024) -> Any:
 
 def test_a_longer_row_costs_more_a_token_without_the_kernels_alone() -> None:
     lengths = np.asarray([1024.0, 8192.0])
-    _, sliced = attention.delta_net_bytes(job_of(None), lengths)
-    _, fused = attention.delta_net_bytes(job_of(KERNELS), lengths)
+    _, sliced = attention.mixer_bytes(job_of(None), lengths)
+    _, fused = attention.mixer_bytes(job_of(KERNELS), lengths)
     assert sliced[1] > 2.0 * sliced[0]
     assert fused[1] == fused[0] < sliced[0]
 
@@ -36,7 +36,7 @@ def test_kernels_grow_with_the_chunks_of_a_row() -> None:
     """Counted on transformers 5.23: 214 and 519 a layer at 1,024 tokens, 142 and 311 at 512."""
     layers = 24
     for length, ahead, back in ((1024, 214, 519), (512, 142, 311)):
-        forward, backward = attention.delta_net_kernels(job_of(None), np.asarray([length * 1.0]))
+        forward, backward = attention.mixer_kernels(job_of(None), np.asarray([length * 1.0]))
         assert forward[0] / layers == pytest.approx(ahead, rel=0.03)
         assert backward[0] / layers == pytest.approx(back, rel=0.03)
 
@@ -74,3 +74,19 @@ def test_rows_are_not_joined_without_the_kernels_that_keep_them_apart() -> None:
     locked = replace(job_of(None), lock={"packing": "on"})
     assert not packing_keeps_rows_apart(locked, None, "on", "flash_attention_2")  # type: ignore[arg-type]
     assert packing_keeps_rows_apart(job_of(KERNELS), None, "on", "flash_attention_2")  # type: ignore[arg-type]
+
+
+def test_a_short_convolution_moves_its_channels_and_no_packing_is_offered_over_it() -> None:
+    model = find_model("LiquidAI/LFM2-1.2B")
+    job = priced_job(model, Method("full"), 1024)
+    lengths = np.asarray([512.0, 2048.0])
+    layers, width = 10, 2048
+    forward, backward = attention.mixer_bytes(job, lengths)
+    assert forward.tolist() == [20.0 * layers * width] * 2
+    assert backward.tolist() == [58.0 * layers * width] * 2
+    issued = attention.mixer_kernels(job, lengths)
+    assert [each.tolist() for each in issued] == [[40.0, 40.0], [80.0, 80.0]]
+    assert not model.delta_nets
+    assert model.is_unmeasured
+    assert not packing_keeps_rows_apart(job, None, "on", "flash_attention_2")  # type: ignore[arg-type]
+    assert packing_keeps_rows_apart(job, None, "off", "sdpa")  # type: ignore[arg-type]

@@ -154,8 +154,27 @@ def _intermediate(config: Mapping[str, Any], kind: str, hidden: int, name: str) 
         return 4 * hidden
     if kind == "bloom":
         return 4 * hidden  # its class ignores the key
+    if kind == "lfm2":
+        return _adjusted(config, name)
     size = as_size(config, INTERMEDIATE, name)
     return size // 2 if kind == "qwen" else size  # Qwen-1 counts w1 and w2 together
+
+
+def _adjusted(config: Mapping[str, Any], name: str) -> int:
+    """LFM2's width of the MLP: two thirds of what is stated, in whole blocks.
+
+    Source: transformers 5.23 modeling_lfm2.py, Lfm2MLP.
+    """
+    size = as_size(config, ("block_ff_dim", "intermediate_size"), name)
+    if not as_flag(config, "block_auto_adjust_ff_dim=True"):
+        return size
+    times, most = config.get("block_ffn_dim_multiplier"), 100
+    times = 1.0 if times is None else times
+    if isinstance(times, bool) or not isinstance(times, (int, float)) or not 0 < times <= most:
+        msg = f"block_ffn_dim_multiplier {str(times)[:40]} of {name} must be a number up to 100"
+        raise InputError(msg, "check the config.json")
+    block = as_size({"block_multiple_of": 256, **config}, ("block_multiple_of",), name)
+    return block * ((int(times * int(2 * size / 3)) + block - 1) // block)
 
 
 def _positions(config: Mapping[str, Any], family: Family, name: str) -> int:

@@ -134,6 +134,14 @@ FAMILIES: dict[str, Family] = {
         defaults={"intermediate_size": 512},  # of no layer: all of them route
     ),
     "qwen3_next": Family("Qwen3NextForCausalLM", mlp=FUSED_GATED, **_QWEN3_NEXT),
+    "lfm2": Family(
+        "Lfm2ForCausalLM",
+        attention_out="out_proj",
+        mlp=("w1", "w3", "w2"),
+        qk_norm="per_head",
+        tied=True,
+        defaults={"vocab_size": 65536, "max_position_embeddings": 128000},
+    ),
     "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
     "smollm3": Family(
         "SmolLM3ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False", tied=True

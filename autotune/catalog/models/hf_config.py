@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
@@ -27,25 +26,25 @@ from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, 
 from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.catalog.models.mixers import (
     DELTA_NETS,
-    FULL,
-    LINEAR,
-    delta_linears,
+    MIXING,
+    hybrid,
     latent_linears,
     layer_types,
-    read_delta_net,
+    mixer_linears,
     read_latent,
+    read_mixer,
 )
 from autotune.catalog.models.towers import beside_params, text_part
 from autotune.domain.errors import InputError
-from autotune.domain.model import Layer, Linear, Model
+from autotune.domain.model import Linear, Model
 from autotune.domain.units import MB
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from autotune.domain.model import DeltaNet, Position, QkNorm
+    from autotune.domain.model import Layer, Position, QkNorm
 
 MAX_CONFIG_BYTES = 10 * MB
 _BESIDE = "; its text model is trained, the part that sees is loaded with it"
@@ -130,13 +129,13 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         expert_linears(experts, sizes, family_name, bias=mlp_bias) if experts else dense
     )
     num_dense = experts.num_dense_layers if experts else 0
-    net = read_delta_net(text, family_name, name)
+    mixer = read_mixer(text, family_name, sizes, name)
     kinds: tuple[Layer, ...] = ()
-    if net is not None:
-        text = {**text, "layer_types": list(layer_types(text, sizes.layers, name))}
+    if mixer is not None:
+        text = {**text, "layer_types": list(layer_types(text, family_name, sizes.layers, name))}
         mlp = linears[len(attention) :]
-        delta = delta_linears(net, sizes.hidden, family_name)
-        kinds = _hybrid(text["layer_types"], net, sizes, (attention, delta, mlp), layout.qk_norm)
+        mixing = mixer_linears(mixer, sizes.hidden, family_name)
+        kinds = hybrid(text["layer_types"], mixer, sizes, (attention, mixing, mlp), layout.qk_norm)
         if experts:
             count, each = experts.count, experts.per_token
             kinds = tuple(replace(x, num_experts=count, experts_per_token=each) for x in kinds)
@@ -259,7 +258,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
         found = []  # its own reader says which of them it has
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list):
-        known = _ATTENTION_LAYERS | ({LINEAR} if kind in DELTA_NETS else set())
+        known = _ATTENTION_LAYERS | ({MIXING[kind]} if kind in MIXING else set())
         strange = sorted({str(item) for item in layers} - known)
         if strange:
             found.append(f"layers of kind {', '.join(strange)}")
@@ -323,37 +322,6 @@ def _attention(text: Mapping[str, Any], family: Family, sizes: Sizes) -> tuple[L
     return (*inputs, Linear(family.attention_out, q, h, out_bias))
 
 
-def _hybrid(
-    types: Sequence[str],
-    net: DeltaNet,
-    sizes: Sizes,
-    linears: tuple[tuple[Linear, ...], ...],
-    qk_norm: QkNorm,
-) -> tuple[Layer, ...]:
-    """Kinds of layers of a model with delta nets. linears: of attention, of these, what follows."""
-    attention, delta, mlp = linears
-    places = {kind: tuple(i for i, own in enumerate(types) if own == kind) for kind in types}
-    full = partial(
-        Layer,
-        linears=attention + mlp,
-        num_attention_heads=sizes.heads,
-        num_kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        qk_norm=qk_norm,
-    )
-    linear = partial(
-        Layer,
-        linears=delta + mlp,
-        num_attention_heads=0,
-        num_kv_heads=0,
-        head_dim=sizes.head_dim,
-        extra_params_per_layer=net.parameters,
-        mixer=net,
-    )
-    made = {FULL: full, LINEAR: linear}
-    return tuple(made[kind](places=own) for kind, own in places.items())
-
-
 def _dense_mlp(family: Family, sizes: Sizes, *, gated: bool, bias: bool) -> tuple[Linear, ...]:
     """The MLP of a dense layer. Two modules of a gated MLP: the first is gate and up, fused."""
     h, f = sizes.hidden, sizes.intermediate
@@ -371,11 +339,9 @@ def _architecture(text: Mapping[str, Any], family: Family) -> str:
 
 
 def _tied(config: Mapping[str, Any], text: Mapping[str, Any], family: Family) -> bool:
-    """Whether head and embedding share weights; a wrapper's own statement wins."""
-    stated = config.get("tie_word_embeddings")
-    if not isinstance(stated, bool):
-        stated = text.get("tie_word_embeddings")
-    return stated if isinstance(stated, bool) else family.tied
+    """Whether head and embedding share weights; LFM2's own word for it, then a wrapper's, wins."""
+    said = (text.get("tie_embedding"), *(x.get("tie_word_embeddings") for x in (config, text)))
+    return next((stated for stated in said if isinstance(stated, bool)), family.tied)
 
 
 def _activation(text: Mapping[str, Any], family: Family) -> str:

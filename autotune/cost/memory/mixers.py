@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.domain.model import ShortConv
+
 if TYPE_CHECKING:
     from autotune.cost.memory.modelling_code import Mode
     from autotune.domain.model import DeltaNet
@@ -35,8 +37,15 @@ def _state(net: DeltaNet) -> float:
     return float(net.value_heads * net.key_dim * net.value_dim)
 
 
-def mixer_kept(net: DeltaNet, mode: Mode) -> float:
-    """[bytes/token] kept between what its projections read and what the last of them reads.
+def mixer_kept(net: DeltaNet | ShortConv, mode: Mode) -> float:
+    """[bytes/token] kept between what its projections read and what the last of them reads."""
+    if isinstance(net, ShortConv):  # three tensors of one matrix, their product, and its mixture
+        return 5.0 * mode.compute * net.width
+    return _net_kept(net, mode)
+
+
+def _net_kept(net: DeltaNet, mode: Mode) -> float:
+    """[bytes/token] of a gated delta net.
 
     The convolution keeps its input, its activation what it reads. The norm computes in fp32 and
     multiplies by a gate in fp32; its scale, if trained, keeps what it scales.
@@ -52,11 +61,13 @@ def mixer_kept(net: DeltaNet, mode: Mode) -> float:
     return token + (pairs * CHUNK + 38.0) * net.value_heads
 
 
-def mixer_transient(net: DeltaNet, mode: Mode, hidden: float) -> float:
+def mixer_transient(net: DeltaNet | ShortConv, mode: Mode, hidden: float) -> float:
     """[bytes/token] at the fullest moment of its backward, beside what it kept of all but the MLP.
 
     What its last projection read is gone by then, and what the norm after it kept.
     """
+    if isinstance(net, ShortConv):
+        return 5.0 * mode.compute * net.width
     values, repeated = float(net.values), _repeated(net)
     freed = mode.compute * values * (2.0 if mode.train_base else 0.0)
     stream = (-8.0 if mode.train_base else 0.0) * hidden

@@ -36,6 +36,7 @@ from autotune.cost.memory.modelling_code import (
 )
 from autotune.cost.time.flops import FLASH_BACKWARD
 from autotune.domain.config import FLASH
+from autotune.domain.model import DeltaNet, ShortConv
 
 # torch's flash kernel is the first generation until this release, then the second. Source: PyTorch
 # 2.2 release notes, "FlashAttention-v2 backend".
@@ -255,13 +256,23 @@ FUSED_KERNELS = ((22.0, 0.0), (50.0, 0.0))
 DELTA_NET_PRODUCTS = 0.1  # rate of products of 64 rows, many at once, over the peak: assumption
 
 
-def delta_net_bytes(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[bytes/token] that the delta nets of all layers move in a forward and in a backward."""
+# A gated short convolution. [bytes of 16 bit per token and channel] moved by all that is no
+# projection, and kernels, forward and backward: counted with a torch dispatch mode on transformers
+# 5.23 Lfm2ShortConv; in the forward also the copy in order that a GPU's convolution needs.
+SHORT_CONV_BYTES, SHORT_CONV_KERNELS = (20.0, 58.0), (4.0, 8.0)
+
+
+def mixer_bytes(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[bytes/token] that what mixes tokens instead of attention moves: forward, backward."""
     fused = job.software.fuses_delta_nets
     ways = (FUSED_FORWARD, FUSED_BACKWARD) if fused else (DELTA_NET_FORWARD, DELTA_NET_BACKWARD)
     found = [np.zeros_like(length), np.zeros_like(length)]
     for layer in job.model.layers:
-        if (net := layer.mixer) is None:
+        net = layer.mixer
+        if isinstance(net, ShortConv):
+            for i, each_channel in enumerate(SHORT_CONV_BYTES):
+                found[i] = found[i] + layer.num_layers * each_channel * net.width
+        if not isinstance(net, DeltaNet):
             continue
         repeated = float(net.value_heads * net.key_dim)
         state = repeated * net.value_dim / CHUNK
@@ -274,12 +285,17 @@ def delta_net_bytes(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArra
     return found[0], found[1]
 
 
-def delta_net_kernels(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[rows] kernels that the delta nets of all layers issue, forward and backward."""
-    layers = sum(layer.num_layers for layer in job.model.layers if layer.mixer is not None)
+def mixer_kernels(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[rows] kernels that what mixes tokens instead of attention issues, forward and backward."""
+    nets = [layer for layer in job.model.layers if isinstance(layer.mixer, DeltaNet)]
+    convs = [layer for layer in job.model.layers if isinstance(layer.mixer, ShortConv)]
+    of_nets, of_convs = (float(sum(one.num_layers for one in each)) for each in (nets, convs))
     ways = FUSED_KERNELS if job.software.fuses_delta_nets else DELTA_NET_KERNELS
     chunks = np.ceil(length / CHUNK)
-    forward, backward = (layers * (once + each * chunks) for once, each in ways)
+    forward, backward = (
+        of_nets * (once + each * chunks) + of_convs * conv
+        for (once, each), conv in zip(ways, SHORT_CONV_KERNELS, strict=True)
+    )
     return forward, backward
 
 
@@ -292,7 +308,7 @@ def delta_net_flop(model: Model) -> float:
     """
     found = 0.0
     for layer in model.layers:
-        if (net := layer.mixer) is not None:
+        if isinstance(net := layer.mixer, DeltaNet):
             k, v = net.key_dim, net.value_dim
             each = 4.0 * CHUNK * k + 2.0 * CHUNK * v + CHUNK * (k + v) + 6.0 * k * v
             found += layer.num_layers * net.value_heads * each

@@ -21,7 +21,7 @@ from autotune.cost.fused_kernels import under_each
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import kept_keys
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
-from autotune.cost.time.attention import delta_net_bytes
+from autotune.cost.time.attention import mixer_bytes
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
     Efficiency,
@@ -108,7 +108,7 @@ def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatA
     )
     widened = dequantisation.wide(job, columns) * dequantisation.widened_bytes(job)
     per_batch = dora.norm_bytes(job, fp32=True) + widened
-    mixed = delta_net_bytes(job, length)[0]
+    mixed = mixer_bytes(job, length)[0]
     traffic = (tokens * (per_token + mixed) + per_batch) / (bandwidth * c.bandwidth_share)
     traffic = traffic + _dequantised_s(job, columns)
     issued_s = _issued(job, columns) + c.micro_step_overhead_s

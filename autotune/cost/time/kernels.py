@@ -335,7 +335,7 @@ def layer_launches(
     if fused and model.position == "rope":
         rope = Passes(2, 2)
     attention = Passes(8, 12) if eager_attention else Passes(4, 5)
-    if model.mixer is not None:  # `attention.delta_net_kernels`
+    if model.mixer is not None:  # `attention.mixer_kernels`
         rope = attention = Passes(0, 0)
     if model.latent:
         attention = Passes.sum((attention, JOINED_KERNELS))

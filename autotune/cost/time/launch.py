@@ -29,7 +29,7 @@ import numpy as np
 
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import kernels
-from autotune.cost.time.attention import delta_net_kernels, waits_for_lengths
+from autotune.cost.time.attention import mixer_kernels, waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
 from autotune.cost.time.flops import products
 from autotune.cost.time.kernels import ADAPTER_WEIGHT, Passes, adapter_launches
@@ -119,7 +119,7 @@ def issued_kernels(
             own = kernels.launches(job, fp32_adapters=wide, eager_attention=scores, fused=fused)
             forward = np.where(here, own.forward, forward)
             backward = np.where(here, own.backward, backward)
-    mixing = delta_net_kernels(job, waited_length(job, columns))
+    mixing = mixer_kernels(job, waited_length(job, columns))
     ahead, back = _further_kernels(job, columns)
     forward, backward = forward + mixing[0] + ahead, backward + mixing[1] + back
     left = remaining_share(job, columns, compiled=compiled)

@@ -14,12 +14,12 @@ from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import (
     DELTA_NET_PRODUCTS,
-    delta_net_bytes,
     delta_net_flop,
     flash_share,
     flattened,
     kernel_work,
     masked_share,
+    mixer_bytes,
 )
 from autotune.cost.time.efficiency import (
     ADAPTER_EFFICIENCY,
@@ -346,7 +346,7 @@ def _traffic(
     norms = [dora.norm_bytes(job, fp32=wide) for wide in (False, True)]
     total += np.where(fp32, norms[1], norms[0]) * (1.0 + again)
     total += whole_modules.traffic_bytes(job, columns)
-    ahead, back = delta_net_bytes(job, rows.length)
+    ahead, back = mixer_bytes(job, rows.length)
     total += rows.tokens * (ahead * (1.0 + again) + back)
     cast = kernels.cast_bytes(model, job.method)
     total += np.where(launch.half(columns), cast.total(again), 0.0)

@@ -1,4 +1,4 @@
-"""Memory against the trace: gated delta nets between attention layers; mixtures in long batches."""
+"""Memory against the trace: delta nets or convolutions between attention; long batches."""
 
 from __future__ import annotations
 
@@ -34,8 +34,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "lora-dropout": {"base": "16bit", "dropout": 0.05},
     "nf4": {"base": "nf4"},
 }
-OF_EVERY_METHOD = {"Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B"}  # the others are of their kinds
-CASES = [(n, words) for n in NAMES for words in METHODS if n in OF_EVERY_METHOD or words == "lora"]
+CONVOLUTIONS = ["LiquidAI/LFM2-1.2B", "LiquidAI/LFM2-350M"]
+# the others are of their kinds
+OF_EVERY_METHOD = {"Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B", "LiquidAI/LFM2-1.2B"}
+CASES = [
+    (n, words)
+    for n in NAMES + CONVOLUTIONS
+    for words in METHODS
+    if n in OF_EVERY_METHOD or words == "lora"
+]
 ROWS, LENGTH = 2, 1024
 # Where a layer peaks at the outputs of its experts: with and without a shared one, with fp32
 # weights, beside an MLP.
@@ -99,8 +106,8 @@ def test_formula_is_within_two_percent_of_the_trace(
 
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
 @pytest.mark.parametrize("targets", ["attention", "all-linear"])
-@pytest.mark.parametrize("name", MIXTURES)
-def test_a_mixture_in_a_long_batch_is_within_two_percent_of_the_trace(
+@pytest.mark.parametrize("name", MIXTURES + CONVOLUTIONS)
+def test_a_long_batch_is_within_two_percent_of_the_trace(
     tracer: Tracer, name: str, targets: str, checkpointing: str
 ) -> None:
     model, batch = replace(find_model(name), beside_params=0), (16, 2048)

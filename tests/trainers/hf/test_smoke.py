@@ -133,8 +133,10 @@ TINY: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
 }  # fmt: skip
 # One for each way in which layers differ: dense ones first, latent keys, layers without scores.
-NAMES = ("zai-org/GLM-4.5-Air", "deepseek-ai/DeepSeek-V2-Lite", "Qwen/Qwen3.5-9B")
-LEADING = {"qwen3_5_text": 0}  # dense layers before mixtures; the others have one
+NAMES = (
+    "zai-org/GLM-4.5-Air", "deepseek-ai/DeepSeek-V2-Lite", "Qwen/Qwen3.5-9B", "LiquidAI/LFM2-350M",
+)  # fmt: skip
+LEADING = {"qwen3_5_text": 0, "lfm2": 0}  # dense layers before mixtures; the others have one
 
 
 def tiny(name: str, beside: Path, folder: Path) -> Path:
