@@ -62,7 +62,6 @@ class Parsed:
     steps_by_config: bool = False  # DeepSpeed's config names an optimizer, and DeepSpeed makes it
     no_moments: bool = False  # its optimizer's states take next to nothing of the device
     saves_model_only: bool = False  # without states of the optimizer
-    cudnn_attention: bool = True  # as torch chooses: nothing that is written comes before it
     loads_whole: bool = False  # onto each device, before ZeRO-3 shards it
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights

@@ -61,3 +61,4 @@ def clean() -> None:
     if torch.cuda.is_available():
         torch._C._cuda_clearCublasWorkspaces()  # noqa: SLF001 - held by no tensor
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()

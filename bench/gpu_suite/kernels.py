@@ -60,7 +60,8 @@ def attention() -> Iterator[dict[str, Any]]:
             yield from _attention(length, dim, kv)
     for backend in BACKENDS:
         for length in (1024, 4096) if backend != "math" else (1024,):
-            yield from _attention(length, 128, HEADS, backend)
+            with contextlib.suppress(RuntimeError):  # flash attention has no kernel for a mask
+                yield from _attention(length, 128, HEADS, backend)
 
 
 def _attention(length: int, dim: int, kv: int, backend: str = "") -> Iterator[dict[str, Any]]:

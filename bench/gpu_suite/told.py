@@ -79,7 +79,16 @@ def table() -> str:
     for found in recorded():
         item, (low, middle, high) = found.item, found.step_s
         micro, length = item.rows
-        name = f"{item.model.rpartition('/')[2]}, {item.method}, {micro} x {length}, {found.gpu}"
+        settings = [*item.knobs.values(), *(["ragged"] if item.job else [])]
+        settings += [f"accumulation {item.accumulation}"] if item.accumulation > 1 else []
+        name = ", ".join(
+            [
+                item.model.rpartition("/")[2],
+                item.method,
+                f"{micro} x {length}",
+                *map(_word, settings),
+            ]
+        )
         if not found.record.ok:
             said = found.bill.estimate(0).fits_probability
             lines.append(f"| {name} | | ran out | P(fits) {said:.2f} | | | | | |")
@@ -87,12 +96,16 @@ def table() -> str:
         step, memory = found.record.result["step"], found.record.result["memory"]
         cells = [
             f"{middle:.3f} ({low:.3f} to {high:.3f})",
-            f"{step['step_s']:.3f} (mean {step['mean_s']:.3f})",
+            f"{step['step_s']:.3f}{'*' if item.job else ''}",
         ]
         for kind, said_bytes in found.said_bytes.items():
             cells += [f"{said_bytes / 1e9:.2f}", f"{memory[f'{kind}_bytes'] / 1e9:.2f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _word(value: object) -> str:
+    return {"full": "recomputed"}.get(str(value), str(value))
 
 
 if __name__ == "__main__":

@@ -164,8 +164,8 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
         hints["flash_attn_3"] = FLASH_ATTENTION_3
     elif parsed.knobs.get("attention") == "flash_attention_2":
         hints["flash_attn"] = FLASH_ATTENTION
+    values["software"] = {**hints, "cudnn_attention": "true"}  # nothing of ours is set before it
     if hints:
-        values["software"] = hints
         listed = ", ".join(f"{key} {value}" for key, value in hints.items())
         why = "implied by the trainer and the file; --set software=NAME takes a profile instead"
         parsed.note("software", listed, why)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llamafactory: meta-llama/Meta-Llama-3-8B-Instruct on h100-sxm
-# global batch 8 = micro 8 x accumulation 1 x 1 device(s)
+# global batch 8 = micro 4 x accumulation 2 x 1 device(s)
 set -euo pipefail
 
 stop() { echo "run.sh: $*" >&2; exit 1; }

@@ -68,6 +68,7 @@ missing="$(missing_in "$PYTHON")"
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
 export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
+export TORCH_CUDNN_SDPA_DEPRIORITIZED="${TORCH_CUDNN_SDPA_DEPRIORITIZED:-1}"  # else cuDNN's attention builds a plan for every new length of a batch
 
 mkdir -p "$OUTPUT_DIR"
 # at once: 6 checkpoints of 1.9 GiB
