@@ -48,10 +48,9 @@ NEVER_MEASURED_BOARD = math.log(2.0) / Z90
 # issue a kernel reach a factor 2 each way. Assumption; published runs that wait for it took 0.36
 # (H100 PCIe) to 1.7 times the model's time (RTX 5090), on A100 servers 1.0 to 1.2.
 SLOT_HOST = math.log(2.0) / Z90
-# Hosts that come with Hopper and Blackwell boards are fast (`time.launch.HOSTS`) where nobody shares
-# them. In virtual machines, as most are rented, steps that wait for the host took 1.1 to 1.9 times
-# what was said: 22 runs on an H100 of our own (runs/recorded/h100-sxm), and Soup's, 1.3. On the slow
-# side.
+# Hosts that come with Hopper and Blackwell boards are fast (`time.launch.HOSTS`) where nobody else
+# is on them. In virtual machines, as most are rented, steps that wait for the host took 1.1 to 2.2
+# times what was said (runs/recorded/h100-sxm), and Soup's 1.3 times. On the slow side.
 VIRTUAL_HOST = math.log(1.6) / Z90
 # LLM.int8 reaches a factor 2 on the slow side: runs of four sources in no fit took 0.8 to 2.4 times
 # the model's time, three of them 1.8 and more (A10, RTX 6000 Ada, A100; not an RTX 3090).
@@ -351,9 +350,8 @@ def slow_variance(job: Job, columns: Columns, terms: StepTerms) -> FloatArray:
     int8 = job.method.is_lora and job.method.base == "int8"
     open_ = total(job, columns)
     hosts = (virtual_host_sd(columns) * host_share(terms, model.constants)) ** 2
-    more: FloatArray = of_source + boards + int8 * INT8_SLOW**2 + open_.slower - open_.faster
-    more = more + hosts
-    return more
+    more: FloatArray = of_source + boards + hosts + int8 * INT8_SLOW**2
+    return more + open_.slower - open_.faster
 
 
 def slot_host_sd(columns: Columns) -> FloatArray:
