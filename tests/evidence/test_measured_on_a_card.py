@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotune.cost.time.attention import PLAN_BACKWARD_S, PLAN_FORWARD_S
+from autotune.cost.time.measured_rates import as_measured
+from autotune.pricing import Pricing
+from autotune.probe.machine.kept import read as read_facts
 from autotune.probe.outcomes import INFEASIBLE
 from bench.gpu_suite.told import ROOT, Beside, recorded, table
 
@@ -54,6 +58,20 @@ def test_most_steps_are_inside_what_is_said_and_what_waits_for_the_device_is_clo
 
 def typical(found: Beside) -> float:
     return float(found.record.result["step"]["step_s"])
+
+
+def test_what_doctor_measured_of_the_machine_makes_its_steps_neither_longer_nor_shorter() -> None:
+    facts, damage = read_facts(Path(ROOT) / "h100-sxm" / "facts.json")
+    assert facts is not None, damage
+    ratios = []
+    for found in EVEN[2:]:  # of the same machine
+        job = found.bill.job
+        offer = replace(job.offers[0], device=as_measured(job.offers[0].device, facts.rates))
+        row = Pricing(replace(job, offers=(offer,))).one(offer, found.item.config())
+        ratios.append(row.step_time_s / typical(found))
+    assert 0.85 < statistics.median(ratios) < 1.25
+    assert min(ratios) > 0.7
+    assert max(ratios) < 1.8
 
 
 def test_a_new_length_costs_a_plan_of_cudnn() -> None:

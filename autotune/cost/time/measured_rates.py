@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
 
 # Of a GPU's data sheet that large elementwise kernels reach, alone. The constants' share is of a
-# step, where they are smaller. Assumption: 0.82 to 0.92 from T4 to H100.
-LARGE_KERNELS = 0.87
-# [s] that a kernel of the measured layers takes the hosts around A100 that the constants rest on.
-# Derived: 7 us forward and 8.4 backward on a core of a Xeon (Sapphire Rapids, 2.6 GHz) without a
-# driver, whose call is 3 us more; older server cores are slower by a fifth. Assumption.
-REFERENCE_ISSUE_S = 11e-6
+# step, where they are smaller. Hopper: 0.65 and 0.67 of two H100, whose steps moved what the data
+# sheet's bandwidth makes of them (runs/recorded/h100-sxm). Others: assumption, 0.82 to 0.92.
+LARGE_KERNELS, ON_HOPPER = 0.87, 0.66
+# Products without a pause run into the limit of power sooner than those of a step: on the same two
+# 0.83 to 0.92 of the modelled rate, where steps of such products took 1.00 to 1.12 of what is said.
+WITHOUT_PAUSE = 0.91
+# [s] that a kernel of the measured layers, the mean of forward and backward, takes the hosts around
+# A100 that the constants rest on. Derived from two virtual machines with an H100: 22 and 30 us were
+# measured, and their steps took 1.0 and 1.2 to 1.6 times what such a host makes of them
+# (runs/recorded/h100-sxm). A core without a driver needs 7 and 8.4 us of it.
+REFERENCE_ISSUE_S = 21e-6
 # Modelling code of transformers issues a kernel of the forward in 1.7 times what the measured
 # layers need, of the backward in 0.9. Measured: Llama of 2 and 8 layers, 8 tokens, one core,
 # transformers 5.23, torch 2.13: 12.1 and 7.6 us against 7.0 and 8.4.
@@ -47,7 +52,8 @@ def as_measured(device: Device, rates: DeviceRates) -> Device:
     moved = rates.elementwise_bytes_per_s
     if moved <= 0:
         return changed
-    share = constants().bandwidth_share if device.is_cpu else LARGE_KERNELS
+    alone = ON_HOPPER if device.architecture == "hopper" else LARGE_KERNELS
+    share = constants().bandwidth_share if device.is_cpu else alone
     return replace(changed, memory_bandwidth_bytes_per_s=moved / share)
 
 
@@ -82,7 +88,8 @@ def gain_of(device: Device, precision: str, width: float) -> float:
     modelled = peak * Efficiency.of([plain]).gemm(np.full(len(products), place), m, n, k)
     logs = np.log([p.flop_per_s for p in products]) - np.log(modelled)
     sides = np.log([p.side for p in products])
-    return math.exp(float(np.interp(math.log(width), sides, logs)))
+    pause = 1.0 if device.is_cpu else WITHOUT_PAUSE
+    return math.exp(float(np.interp(math.log(width), sides, logs))) / pause
 
 
 def attention_gain(job: Job, columns: Columns, share: FloatArray) -> FloatArray:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.catalog.devices import find_device, load_devices
+from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns, tabulate
 from autotune.cost.constants import constants
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
@@ -252,8 +253,9 @@ def test_every_declared_column_is_read_and_no_other(lab: Any, component: Any) ->
     job = lab.job(
         LLAMA, lab.lora(base="16bit"), 1024, lengths=UNEVEN, global_batch_size=64,
         evaluation=Evaluation(100, 10, 16), storage="network",
+        software=replace(find_software(None), cudnn_attention=True),
     )  # fmt: skip
-    offers = [lab.offer("a100", 4), lab.offer("t4", 4)]
+    offers = [lab.offer("a100", 4), lab.offer("t4", 4), lab.offer("h100", 4)]
     pairs = [(o, lab.config(2, 8, sharding="fsdp")) for o in offers]
     pairs.append((offers[0], lab.config(2, 8, sharding="zero2", offload="optimizer")))
     candidates = Candidates.of(pairs)
