@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.run_time import RunTime, links_s, micro_steps
+from autotune.cost.run_time import links_s
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time.checkpoint import interruptions_variance, saves
 from autotune.domain.candidates import OFFER
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.cost.columns import BoolArray, FloatArray, Tables
+    from autotune.cost.run_time import RunTime
     from autotune.domain.candidates import Candidates
     from autotune.domain.job import Job, Limits
     from autotune.domain.outcome import Basis, Bound, Verdict
@@ -57,8 +58,7 @@ class Bill:
     candidates: Candidates
     tables: Tables
     basis: Basis
-    steps: FloatArray
-    step_s: FloatArray
+    run: RunTime
     interval_steps: FloatArray
     save_total_limit: FloatArray
     disk_checkpoints: FloatArray  # that lie on the disk at once
@@ -70,6 +70,16 @@ class Bill:
 
     def __len__(self) -> int:
         return len(self.duration_s)
+
+    @property
+    def steps(self) -> FloatArray:
+        """[n] optimizer steps."""
+        return self.run.steps
+
+    @property
+    def step_s(self) -> FloatArray:
+        """[n, s] of one, the wait for data included."""
+        return self.run.step_s
 
     @cached_property
     def memory_bytes(self) -> FloatArray:
@@ -153,8 +163,9 @@ class Bill:
         other = {name: own[at] for name, own in self.other_memory.items()}
         taken = candidates or self.candidates.take(at)
         return replace(
-            self, job=job, candidates=taken, tables=self.tables.at(at), other_memory=other, **arrays
-        )
+            self, job=job, candidates=taken, tables=self.tables.at(at), run=self.run.at(at),
+            other_memory=other, **arrays,
+        )  # fmt: skip
 
     def time_parts(self, index: int) -> TimeParts:
         """[s] the parts of candidate `index`; they sum to its duration."""
@@ -170,8 +181,7 @@ class Bill:
 
 def _parts(bill: Bill, at: Indices) -> dict[str, FloatArray]:
     """[s] the parts of the candidates at `at`, by the names of `TimeParts`."""
-    run = RunTime.of(bill.job, bill.tables.at(at), bill.candidates.take(at))
-    return run.parts(bill.interval_steps[at], bill.duration_s[at])
+    return bill.run.at(at).parts(bill.interval_steps[at], bill.duration_s[at])
 
 
 def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
@@ -188,8 +198,7 @@ def component_seconds(bill: Bill, at: Indices) -> dict[str, FloatArray]:
         component = COMPONENT_OF[part]
         counted = seconds if part == "lost_work" else seconds * again
         found[component] = found.get(component, 0.0) + counted
-    accumulation = micro_steps(bill.job, bill.candidates.take(at))
-    of_links = again * bill.steps[at] * links_s(bill.tables.at(at), accumulation)
+    of_links = again * bill.steps[at] * links_s(bill.tables.at(at), bill.run.accumulation[at])
     found["collectives"] = np.minimum(of_links, found["compute"])
     found["compute"] = found["compute"] - found["collectives"]
     return found

@@ -61,9 +61,12 @@ class Candidates:
 
     def take(self, indices: NDArray[np.intp]) -> Candidates:
         """The candidates at `indices`, in that order."""
-        return Candidates(
-            self.levels, {axis: column[indices] for axis, column in self.codes.items()}
-        )
+        same = np.zeros(len(indices), np.int32)  # of all axes that are not searched
+        codes = {
+            axis: column[indices] if len(self.levels[axis]) > 1 else same
+            for axis, column in self.codes.items()
+        }
+        return Candidates(self.levels, codes)
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:

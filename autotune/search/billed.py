@@ -149,17 +149,12 @@ class BilledCandidates:
         return columns, dimensions
 
     @cached_property
-    def _run(self) -> RunTime:
-        """What the objective is composed of."""
-        return RunTime.of(self.bill.job, self.bill.tables, self.bill.candidates)
-
-    @cached_property
     def _usd_per_hour(self) -> FloatArray:
         return self.bill.tables["price"].gather("usd_per_hour")
 
     @cached_property
     def _predicted(self) -> dict[str, FloatArray]:
-        run = self._run
+        run = self.bill.run
         return {
             "compute": run.accumulation * run.busy_s + run.per_step_s,
             "data": run.batch_s,
@@ -172,7 +167,7 @@ class BilledCandidates:
     @cached_property
     def _summands(self) -> dict[str, FloatArray]:
         """[n] s of an optimizer step: computing, communication, optimizer."""
-        tables, accumulation = self.bill.tables, self._run.accumulation
+        tables, accumulation = self.bill.tables, self.bill.run.accumulation
         return {
             "computing": accumulation * tables["compute"].gather("micro_step_s"),
             "communication": links_s(tables, accumulation),
@@ -222,7 +217,7 @@ class BilledCandidates:
     def _duration_s(self, factors: Mapping[str, FloatArray], at: Indices) -> FloatArray:
         """[s] The run with its parts so many times as long, its saves as far apart as is best."""
         if self._last is None or self._last[0] is not at:  # the same are asked for again
-            self._last = (at, self._run.at(at))
+            self._last = (at, self.bill.run.at(at))
         limits, run = self.bill.job.limits, self._last[1].times(factors)
         return run.duration_s(limits, run.interval_steps(limits))
 

@@ -128,12 +128,10 @@ def other_formats(job: Job, best: Estimated, targets: Sequence[str]) -> tuple[st
     named |= {job.origin.trainer} if job.origin and SAME in named else set()
     found = []
     for name in FORMATS:
-        try:
-            export(name, job, best.offer, best.config)
-        except InputError:
-            continue
         if name not in named:
-            found.append(name)
+            with contextlib.suppress(InputError):
+                export(name, job, best.offer, best.config)
+                found.append(name)
     return tuple(found)
 
 
