@@ -23,12 +23,12 @@ from autotune.trainers.hf.adapter import (
     read_saved,
     read_variant,
     variant_keys,
-    weights_dtype,
 )
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.evaluation import HELD_OUT, read_held_out
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.notes import trainer_notes
+from autotune.trainers.hf.precision import weights_dtype
 from autotune.trainers.hf.read import (
     EPOCHS,
     TRL_DEFAULTS,

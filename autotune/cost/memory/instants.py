@@ -59,3 +59,9 @@ class Instant:
         """[bytes] sum of the parts."""
         total: FloatArray = np.sum([getattr(self, name) for name in PARTS], axis=0)
         return total
+
+
+def larger(one: Instant, other: Instant) -> Instant:
+    """Of two instants the one with more in each row."""
+    first = one.total >= other.total
+    return Instant(*(np.where(first, getattr(one, n), getattr(other, n)) for n in PARTS))

@@ -1,7 +1,7 @@
 """Peak composition: the instants at which memory can peak, and what is alive then, by part.
 
 Covers: head forward and backward, final norm, first and last layer of the backward, end of the
-backward, optimizer step, evaluation, generation, saving; with and without checkpointing.
+backward, optimizer step, saving; with and without checkpointing. An evaluation's: `evaluation`.
 Does not cover: order of operations inside a kernel; loading otherwise than by LLaMA-Factory.
 
 Source: derived, and checked against storage-counting traces of whole steps (tests/cost).
@@ -17,15 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory import logits as head_memory
-from autotune.cost.memory.instants import PARTS, Instant
-from autotune.cost.memory.states import (
-    dequantised_bytes,
-    merged_experts_bytes,
-    unpacked_head_bytes,
-)
+from autotune.cost.memory.evaluation import evaluation, metrics, scored
+from autotune.cost.memory.instants import Instant, larger
+from autotune.cost.memory.states import dequantised_bytes, unpacked_head_bytes
 from autotune.cost.memory.units import waits
-from autotune.cost.parameters import kept_keys, trains_head
-from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM, LOSS_COPIES_FROM
+from autotune.cost.parameters import trains_head
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -37,11 +33,11 @@ BETWEEN_BATCHES = ("optimizer", "saving", "loading")  # they need nothing of wha
 
 def instants(step: Step) -> dict[str, Instant]:
     """Every instant at which memory can peak, by name."""
-    found = {"evaluation": _evaluation(step), "saving": _saving(step)}
+    found = {"evaluation": evaluation(step), "saving": _saving(step)}
     if np.any(step.static.loaded > 0.0):
         found["loading"] = Instant(step.static.loaded, *(np.zeros_like(step.tokens),) * 6)
     if np.any(step.kept_rows > 0.0):
-        found["metrics"] = _metrics(step)
+        found["metrics"] = metrics(step)
     if step.job.steps > 0:
         if np.any(step.forward > 0.0):
             found["layer forward"] = _layer_forward(step)
@@ -55,25 +51,10 @@ def instants(step: Step) -> dict[str, Instant]:
         found["first layer"] = _first_layer(step)
         found["last layer"] = _last_layer(step)
         found["end of backward"] = _end(step)
-        found["optimizer"] = replace(_resident(step, step.static.gradients), workspace=step.foreach)
+        found["optimizer"] = replace(step.resident(step.static.gradients), workspace=step.foreach)
         if trains_head(step.job.method):
             found["head gradient"] = _head_gradient(step)
     return found
-
-
-def _resident(step: Step, gradients: FloatArray) -> Instant:
-    """States that stay, so many bytes of gradients, and the gathered weights outside the layers."""
-    zero = np.zeros_like(step.tokens)
-    static = step.static
-    return Instant(
-        weights=static.weights,
-        adapters=static.adapters,
-        gradients=gradients + static.buckets,
-        optimizer=static.optimizer,
-        activations=zero,
-        logits=zero,
-        workspace=step.gathered_root,
-    )
 
 
 def _saving(step: Step) -> Instant:
@@ -83,20 +64,15 @@ def _saving(step: Step) -> Instant:
     Source: torch.distributed.fsdp FullStateDictConfig(offload_to_cpu, rank0_only), which accelerate
     sets; a layer is one unit.
     """
-    resident = _resident(step, _standing(step))
+    resident = step.resident(step.standing)
     gathered = np.maximum(step.gathered_layer, step.static.saved_whole)
     return replace(resident, workspace=resident.workspace + gathered)
 
 
-def _standing(step: Step) -> FloatArray:
-    """[bytes] gradients that are one buffer of ZeRO-3 from the start to the end of the run."""
-    return np.where(step.static.zero.standing, step.static.gradients, 0.0)
-
-
 def _held(step: Step) -> FloatArray:
     """[bytes] gradients alive during the forward: those of earlier micro-steps."""
-    sums = np.maximum(step.static.sums, _standing(step))
-    return np.where(step.accumulates, sums, _standing(step))
+    sums = np.maximum(step.static.sums, step.standing)
+    return np.where(step.accumulates, sums, step.standing)
 
 
 def _so_far(step: Step, made: FloatArray) -> FloatArray:
@@ -130,7 +106,7 @@ def _given_output(step: Step) -> FloatArray:
 
 def _layer_forward(step: Step) -> Instant:
     """A checkpointed layer's forward, with the scores of the layer before still in hand."""
-    resident = _resident(step, _held(step))
+    resident = step.resident(_held(step))
     return replace(
         resident,
         activations=np.where(step.checkpointing, step.saved + step.forward, 0.0),
@@ -140,7 +116,7 @@ def _layer_forward(step: Step) -> Instant:
 
 def _adapted_forward(step: Step) -> Instant:
     """DoRA's forward of the layer nearest the head; the backward counts a repeated one."""
-    resident = _resident(step, _held(step))
+    resident = step.resident(_held(step))
     most = [
         np.where(step.checkpointing, step.saved, step.saved - layer.above)
         + np.where(step.checkpointing, 0.0, layer.forward + step.hidden)
@@ -154,7 +130,7 @@ def _adapted_forward(step: Step) -> Instant:
 
 
 def _head_forward(step: Step) -> Instant:
-    resident = _resident(step, _held(step))
+    resident = step.resident(_held(step))
     casts = step.cached_casts + step.head_cast + _graph_casts(step)
     casts = casts - np.where(step.checkpointing, 0.0, step.cached_casts)
     found = replace(
@@ -180,7 +156,7 @@ def _reference(step: Step) -> Instant:
     Source: trl 1.16 trainer/dpo_trainer.py, _compute_loss: the policy's forward comes first.
     """
     policy = _head_forward(step)
-    inside, logits = _scored(step, step.tokens)
+    inside, logits = scored(step, step.tokens)
     return replace(
         policy,
         activations=policy.activations + inside,
@@ -195,7 +171,7 @@ def _kept_output(step: Step) -> FloatArray:
 
 
 def _head_backward(step: Step) -> Instant:
-    resident = _resident(step, _held(step))
+    resident = step.resident(_held(step))
     return replace(
         resident,
         activations=step.saved + step.final_norm + _kept_output(step),
@@ -229,7 +205,7 @@ def _head_gradient(step: Step) -> Instant:
     The fp32 gradient comes when the 16-bit weight and the gradient of the logits are gone: the
     larger of the two moments.
     """
-    resident = _resident(step, _held(step))
+    resident = step.resident(_held(step))
     logits = head_memory.gradient_bytes(step.job, step.tokens, step.compute)
     made = np.where(waits(step.unreduced), step.unreduced.head, step.outside.made_head)
     casts, zero = 2.0 * step.head_cast, step.static.zero
@@ -247,7 +223,7 @@ def _head_gradient(step: Step) -> Instant:
 
 
 def _final_norm(step: Step) -> Instant:
-    resident = _resident(step, _so_far(step, _heads_share(step)))
+    resident = step.resident(_so_far(step, _heads_share(step)))
     return replace(
         resident,
         activations=step.saved + step.final_norm + step.final_norm_backward,
@@ -283,7 +259,7 @@ def _first_layer(step: Step) -> Instant:
     only that one. Source: a layer less in the head, and in the last layer, makes 18 of
     fms-acceleration's runs on two and four GPUs exact to 3 MB.
     """
-    resident = _resident(step, _so_far(step, _heads_share(step)))
+    resident = step.resident(_so_far(step, _heads_share(step)))
     most = [
         step.saved - np.where(step.checkpointing, 0.0, layer.above) + _within(step, layer)
         for layer in step.layers
@@ -302,13 +278,7 @@ def _first_layer(step: Step) -> Instant:
 
 def _last_layer(step: Step) -> Instant:
     """The layer nearest the embedding, of the kind with which that is most."""
-    return reduce(_larger, (_lowest(step, layer) for layer in step.layers))
-
-
-def _larger(one: Instant, other: Instant) -> Instant:
-    """Of two instants the one with more in each row."""
-    first = one.total >= other.total
-    return Instant(*(np.where(first, getattr(one, n), getattr(other, n)) for n in PARTS))
+    return reduce(larger, (_lowest(step, layer) for layer in step.layers))
 
 
 def _lowest(step: Step, layer: LayerBytes) -> Instant:
@@ -317,7 +287,7 @@ def _lowest(step: Step, layer: LayerBytes) -> Instant:
     rest = np.where(waits(step.unreduced), step.outside.both, 0.0)
     own = 0.0 if step.outside.tied else step.outside.embedding
     later = later - np.where(waits(step.unreduced), rest, own) - _share(step, step.size.outside)
-    resident = _resident(step, _so_far(step, later))
+    resident = step.resident(_so_far(step, later))
     new = np.where(step.accumulates, _share(step, step.size.largest_linear), 0.0)
     # the newest of the gradients that stay is the one that `layer.backward` counts
     others = step.saved + (step.job.model.num_layers - 2.0) * step.hidden
@@ -340,7 +310,7 @@ def _end(step: Step) -> Instant:
     FSDP has those of the root whole, and once more to reduce them.
     """
     rest = np.where(waits(step.unreduced), step.outside.both, 0.0)
-    resident = _resident(step, _so_far(step, step.static.gradients - rest))
+    resident = step.resident(_so_far(step, step.static.gradients - rest))
     resident = replace(resident, workspace=resident.workspace + step.static.zero.backward)
     if not np.any(step.outside.both > 0.0):
         return resident
@@ -354,67 +324,3 @@ def _end(step: Step) -> Instant:
         activations=step.hidden,
         workspace=resident.workspace + np.where(waits(step.unreduced), reduced, added),
     )
-
-
-def _evaluation(step: Step) -> Instant:
-    """An evaluation batch: scoring it, or the last token that is generated, whichever is larger."""
-    scored, plan = _scoring(step), step.job.evaluation
-    if plan is None or plan.generate_tokens == 0:
-        return scored
-    return _larger(scored, _generation(step, plan.generate_tokens))
-
-
-def _scoring(step: Step) -> Instant:
-    """Scoring: the logits, or one layer's forward if that is larger; old releases fill a cache."""
-    resident = _resident(step, _standing(step))
-    if step.job.evaluation is None:
-        return resident
-    caches = step.job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM
-    inside, logits = _scored(step, step.evaluation_rows * step.length)
-    return replace(
-        resident,
-        activations=_cache(step, step.length) * caches + inside,
-        logits=logits,
-        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
-    )
-
-
-def _metrics(step: Step) -> Instant:
-    """The kept logits as the last batch joins them: what there was, the batch, and both in one.
-
-    Accelerate hands them on in fp32 under autocast, as older classes make them.
-    Source: transformers 5.23 trainer_pt_utils.py, EvalLoopContainer.add, torch_pad_and_concatenate;
-    accelerate 1.15 accelerator.py, prepare_model: convert_outputs_to_fp32.
-    """
-    joined = np.where(step.kept_rows > step.gathered_rows, 2.0, 1.0)
-    wide = step.autocast | (step.job.software.transformers < LOSS_COPIES_FROM)
-    each = np.where(wide, 4.0, step.compute) * step.length * step.job.model.vocab_size
-    return replace(_resident(step, _standing(step)), logits=joined * step.kept_rows * each)
-
-
-def _scored(step: Step, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[bytes] activations and logits of a forward without gradients over so many tokens."""
-    model, e = step.job.model, step.compute
-    scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
-    inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
-    inside = inside + merged_experts_bytes(step.job) + step.norms
-    logits = head_memory.evaluation_bytes(step.job, tokens, e, step.autocast)
-    hidden = e * tokens * model.hidden_size
-    deeper = inside > logits + hidden
-    return np.where(deeper, inside, hidden), np.where(deeper, 0.0, logits)
-
-
-def _generation(step: Step, new_tokens: int) -> Instant:
-    """The last generated token: keys and values of everything before it."""
-    resident = _resident(step, _standing(step))
-    return replace(
-        resident,
-        activations=_cache(step, step.length + new_tokens),
-        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
-    )
-
-
-def _cache(step: Step, length: FloatArray) -> FloatArray:
-    """[bytes] keys and values of every layer for the rows of an evaluation batch."""
-    each = 2.0 * kept_keys(step.job.model) * step.compute
-    return each * step.evaluation_rows * length

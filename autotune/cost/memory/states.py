@@ -37,15 +37,12 @@ if TYPE_CHECKING:
     from autotune.domain.job import Job
     from autotune.domain.model import Model
 
-NF4_DOUBLE_QUANT = (
-    1 / 2 + 1 / 64 + 1 / 4096
-)  # codes, 8-bit absmax per 64, fp32 scale per 256 of them
+# Codes, 8-bit absmax per 64, fp32 scale per 256 of them.
+NF4_DOUBLE_QUANT = 1 / 2 + 1 / 64 + 1 / 4096
 NF4 = 1 / 2 + 1 / 16  # codes, fp32 absmax per 64
 # [bytes] a weight that a kernel reads to unpack it: codes, and a scale in fp32 for every 64.
 PACKED_BYTES = {"nf4": NF4, "int8": 1.0}
 STATE_BYTES_8BIT = 1 + 4 / 256  # one 8-bit moment and its share of an fp32 scale per block of 256
-
-
 ROUTED = frozenset({"expert", "router"})
 # Source: transformers 4.48 modeling_mixtral.py loops over experts of nn.Linear; 5.23 has one 3-D
 # parameter and one grouped product for all, which integrations/bitsandbytes.py does not replace.

@@ -25,6 +25,7 @@ from autotune.cost.memory.activations import (
     reads_stream,
     unneeded_kept,
 )
+from autotune.cost.memory.instants import Instant
 from autotune.cost.memory.layers import LayerBytes, Modes, forward_scores, layers_of, norm_transient
 from autotune.cost.memory.modelling_code import (
     Mode,
@@ -114,6 +115,25 @@ class Step:
     def hidden(self) -> FloatArray:
         """[bytes] of one residual stream: s h T."""
         return self.stream * self.job.model.hidden_size * self.tokens
+
+    @property
+    def standing(self) -> FloatArray:
+        """[bytes] gradients that are one buffer of ZeRO-3 from the start to the end of the run."""
+        return np.where(self.static.zero.standing, self.static.gradients, 0.0)
+
+    def resident(self, gradients: FloatArray) -> Instant:
+        """States that stay, so many bytes of gradients, and gathered weights outside the layers."""
+        zero = np.zeros_like(self.tokens)
+        static = self.static
+        return Instant(
+            weights=static.weights,
+            adapters=static.adapters,
+            gradients=gradients + static.buckets,
+            optimizer=static.optimizer,
+            activations=zero,
+            logits=zero,
+            workspace=self.gathered_root,
+        )
 
     @classmethod
     def of(cls, job: Job, columns: Columns) -> Step:

@@ -19,6 +19,8 @@ from autotune.cost.time.flops import products
 
 if TYPE_CHECKING:
     from autotune.cost.columns import Columns, FloatArray
+    from autotune.cost.time.step_terms import StepRows
+    from autotune.domain.device import Device
     from autotune.domain.job import Job
 
 # Instructions for a weight, from this release of bitsandbytes on, against the branches before it: a
@@ -49,6 +51,13 @@ GPTQ_TORCH_BYTES = 22.0
 # element at a time. h2oai/h2ogpt issue 128: 32 micro-batches of a 13B on an A100 took 52.3 s, in 16
 # bit 21.8; pull request 86: 2.27 s and 0.6 for a 30B. With what the forward adds 55 to 100 bytes.
 ROW_MAJOR_FROM, UNDONE_BYTES = (0, 45), 75.0
+
+
+HALF_FP32 = (7.0, 7.5, 8.0)  # compute capabilities with 64 fp32 lanes a unit
+# Boards that a slot alone feeds, and the clock they keep over the one their rates are of: a T4
+# reaches 0.54 of its fp32 rate and 0.66 of its fp16 one, an L4 0.53 of tf32 and 0.59 of bf16
+# (catalog/data/achievable.csv).
+SLOT_W, SLOT_CLOCK = 75.0, 0.6
 
 
 def unpacking(job: Job) -> float:
@@ -159,3 +168,32 @@ def wide_cast_bytes(job: Job, *, fp32_adapters: bool) -> float:
         + TO_FP32_BYTES * p.outputs * p.active
         for p in products(job.model, job.method)
     )
+
+
+def unpacked_s(job: Job, rows: StepRows) -> FloatArray:
+    """[rows, s] of one instruction for each weight that is dequantised in a micro-step."""
+    weights = dequantised_weights(job) * passes(job, rows.recomputed)
+    rate = np.asarray([instructions_per_s(d) for d in rows.devices])[rows.device]
+    found: FloatArray = weights * unpacking(job) / np.maximum(rate, 1.0)
+    return found
+
+
+def instructions_per_s(device: Device) -> float:
+    """[1/s] instructions that all lanes of the device issue: four of 32 lanes a clock and unit.
+
+    Formula: the fp32 rate counts two operations a lane; on units with 64 fp32 lanes (Volta, Turing,
+    A100) the other half of the issue slots goes to integers. Small boards keep no such clock.
+    Source: NVIDIA, CUDA C++ Programming Guide, arithmetic throughput by compute capability.
+    """
+    half = device.compute_capability in HALF_FP32
+    clock = SLOT_CLOCK if 0 < device.tdp_w <= SLOT_W else 1.0
+    return device.fp32_flop_per_s * (1.0 if half else 0.5) * clock
+
+
+def passes(job: Job, again: FloatArray) -> FloatArray:
+    """[rows] how often a micro-step dequantises every frozen matrix.
+
+    nf4 does so in the forward, in the recomputed forward and in the backward; int8 multiplies
+    codes in the forward and dequantises in the backward only.
+    """
+    return 2.0 + again if job.method.base == "nf4" else np.ones_like(again)

@@ -7,9 +7,6 @@ about small products (waves, launch, memory) then comes from the relative.
 A processor's is the same for every shape: its units are filled by sixteen values. So is that of a
 GPU without tensor cores (Pascal), whose products are too slow to wait for memory or a last wave.
 
-The matrix products of a micro-batch follow from it (`effective_flop`): exact FLOP over the
-efficiency of their shape, which a device's dense peak turns into seconds.
-
 Efficiencies stay in (0, 1): a step never beats the device's dense peak. GeForce boards run above
 the clock that the peak is stated for; where a product was measured above it, that is the limit.
 A dtype that the device has no units for is emulated at one rate for every shape, which is what its
@@ -27,8 +24,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.catalog.operators import attention_times, gemm_times
-from autotune.cost.parameters import trains_head
-from autotune.cost.time import flops
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -39,8 +34,6 @@ if TYPE_CHECKING:
     from autotune.catalog.operators import AttentionTimes, GemmTimes
     from autotune.cost.columns import Columns, FloatArray
     from autotune.domain.device import Device
-    from autotune.domain.job import Method
-    from autotune.domain.model import Model
 
 HIGHEST = 0.98
 LARGE = 3000  # products with every size above are on the plateau
@@ -334,79 +327,3 @@ def _look_up(
         total += weight * flat[index]
     result: FloatArray = np.exp(total + outside * shaped)
     return result
-
-
-ADAPTER_EFFICIENCY = 0.3  # products with an inner size of the rank: assumption
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EffectiveFlop:
-    """FLOP over efficiency. Shapes: [rows]."""
-
-    forward: FloatArray
-    repeated: FloatArray  # what activation checkpointing runs again
-    backward: FloatArray
-    head: FloatArray  # of the forward, the head's own
-
-
-def effective_flop(
-    model: Model,
-    method: Method,
-    efficiency: Efficiency,
-    device: np.ndarray,
-    tokens: FloatArray,
-    *,
-    repeats_base: bool = False,
-) -> EffectiveFlop:
-    """[FLOP at peak] of all projections, the head and the adapters over `tokens` tokens.
-
-    Forward C[T, out]; gradient of the input C[T, in]; full fine-tuning also the gradient of the
-    weight C[out, in], as has a head that trains whole. An expert sees its share of the tokens.
-    repeats_base: DoRA multiplies the adapted matrices a second time, for what dropout left of their
-    input.
-    """
-    rows, full = len(tokens), not method.is_lora
-    forward, backward, repeated = np.zeros(rows), np.zeros(rows), np.zeros(rows)
-    logits = np.zeros(rows)
-    head = flops.Product(model.hidden_size, model.vocab_size, 1.0, 1.0, 0.0, 0.0)
-    products = (*flops.products(model, method), head)
-    learns = [*(full for _ in products[:-1]), trains_head(method)]  # have a weight gradient
-    shapes = []
-    for product, learnt in zip(products, learns, strict=True):
-        seen = np.maximum(tokens * product.share, 1.0)
-        inputs = np.full(rows, float(product.inputs))
-        outputs = np.full(rows, float(product.outputs))
-        shapes += [(seen, outputs, inputs), (seen, inputs, outputs)]
-        if learnt:
-            shapes.append((outputs, inputs, seen))
-    shares = iter(_gemm_of_all(efficiency, device, shapes))
-    for product, learnt in zip(products, learns, strict=True):
-        flop = 2.0 * tokens * product.weights * product.active
-        once = flop / next(shares)
-        forward += once
-        if product is not head:
-            skipped = product.kept / product.active if full else 0.0
-            repeated += once * (1.0 - skipped)
-        else:
-            logits = once
-        back = flop / next(shares)
-        backward += back
-        if repeats_base:
-            again = product.adapted / product.active
-            forward, repeated = forward + again * once, repeated + again * once
-            backward += again * back
-        if learnt:
-            backward += flop / next(shares)
-    adapters = 2.0 * flops.adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
-    return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits)
-
-
-def _gemm_of_all(
-    efficiency: Efficiency,
-    device: np.ndarray,
-    shapes: Sequence[tuple[FloatArray, FloatArray, FloatArray]],
-) -> FloatArray:
-    """[shapes, rows] share of the peak of every product, looked up at once."""
-    m, n, k = (np.concatenate(side) for side in zip(*shapes, strict=True))
-    found = efficiency.gemm(np.tile(device, len(shapes)), m, n, k)
-    return found.reshape(len(shapes), len(device))

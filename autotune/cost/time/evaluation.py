@@ -22,15 +22,13 @@ from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import kept_keys
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import mixer_bytes
+from autotune.cost.time.dequantisation import instructions_per_s
 from autotune.cost.time.efficiency import (
-    ADAPTER_EFFICIENCY,
     Efficiency,
     curve_places,
     distinct_devices,
-    effective_flop,
     peak_of,
 )
-from autotune.cost.time.step_terms import instructions_per_s
 
 if TYPE_CHECKING:
     from autotune.domain.job import Job
@@ -83,7 +81,7 @@ def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatA
     efficiency = Efficiency.of(devices)
     peak = peak_of(columns)
     tokens = rows * length
-    work = effective_flop(job.model, job.method, efficiency, index, tokens)
+    work = flops.effective_flop(job.model, job.method, efficiency, index, tokens)
     attention = np.zeros(columns.rows)
     for layer in job.model.layers:
         heads = rows * layer.num_attention_heads
@@ -95,7 +93,7 @@ def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatA
             / share
             / measured_rates.attention_gain(job, columns, share)
         )
-    norms = dora.norm_flop(job.model, job.method) / ADAPTER_EFFICIENCY
+    norms = dora.norm_flop(job.model, job.method) / flops.ADAPTER_EFFICIENCY
     gain = measured_rates.gain(job, columns)
     own = launch.on_processor(columns)
     products = ((work.forward + norms) / c.gemm_share / gain + attention / c.attention_share) / peak

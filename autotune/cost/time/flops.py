@@ -1,5 +1,8 @@
 """Exact counts of matrix-product FLOP of a training step, per token and per row.
 
+The time of a micro-batch's products follows from them (`effective_flop`): FLOP over the efficiency
+of their shape, which a device's dense peak turns into seconds.
+
 Covers: dense and mixture-of-experts decoders; full fine-tuning and LoRA; recomputation; flash and
 eager attention; causal attention counted as the half that is computed.
 Does not cover: routers' own products; sliding windows shorter than the sequence.
@@ -14,10 +17,16 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autotune.cost.parameters import trains_head
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.cost.columns import FloatArray
+    from autotune.cost.time.efficiency import Efficiency
     from autotune.domain.job import Job, Lengths, Method
     from autotune.domain.model import Linear, Model
 
@@ -156,3 +165,79 @@ def useful_flop_per_row(job: Job) -> float:
     """
     attention = 3.0 * attention_flop(job.model, mean_square_length(job.lengths) / 2.0)
     return job.lengths.mean * useful_flop_per_token(job.model, job.method) + attention
+
+
+ADAPTER_EFFICIENCY = 0.3  # products with an inner size of the rank: assumption
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EffectiveFlop:
+    """FLOP over efficiency. Shapes: [rows]."""
+
+    forward: FloatArray
+    repeated: FloatArray  # what activation checkpointing runs again
+    backward: FloatArray
+    head: FloatArray  # of the forward, the head's own
+
+
+def effective_flop(
+    model: Model,
+    method: Method,
+    efficiency: Efficiency,
+    device: np.ndarray,
+    tokens: FloatArray,
+    *,
+    repeats_base: bool = False,
+) -> EffectiveFlop:
+    """[FLOP at peak] of all projections, the head and the adapters over `tokens` tokens.
+
+    Forward C[T, out]; gradient of the input C[T, in]; full fine-tuning also the gradient of the
+    weight C[out, in], as has a head that trains whole. An expert sees its share of the tokens.
+    repeats_base: DoRA multiplies the adapted matrices a second time, for what dropout left of their
+    input.
+    """
+    rows, full = len(tokens), not method.is_lora
+    forward, backward, repeated = np.zeros(rows), np.zeros(rows), np.zeros(rows)
+    logits = np.zeros(rows)
+    head = Product(model.hidden_size, model.vocab_size, 1.0, 1.0, 0.0, 0.0)
+    multiplied = (*products(model, method), head)
+    learns = [*(full for _ in multiplied[:-1]), trains_head(method)]  # have a weight gradient
+    shapes = []
+    for product, learnt in zip(multiplied, learns, strict=True):
+        seen = np.maximum(tokens * product.share, 1.0)
+        inputs = np.full(rows, float(product.inputs))
+        outputs = np.full(rows, float(product.outputs))
+        shapes += [(seen, outputs, inputs), (seen, inputs, outputs)]
+        if learnt:
+            shapes.append((outputs, inputs, seen))
+    shares = iter(_gemm_of_all(efficiency, device, shapes))
+    for product, learnt in zip(multiplied, learns, strict=True):
+        flop = 2.0 * tokens * product.weights * product.active
+        once = flop / next(shares)
+        forward += once
+        if product is not head:
+            skipped = product.kept / product.active if full else 0.0
+            repeated += once * (1.0 - skipped)
+        else:
+            logits = once
+        back = flop / next(shares)
+        backward += back
+        if repeats_base:
+            again = product.adapted / product.active
+            forward, repeated = forward + again * once, repeated + again * once
+            backward += again * back
+        if learnt:
+            backward += flop / next(shares)
+    adapters = 2.0 * adapter_weights(model, method) / ADAPTER_EFFICIENCY * tokens
+    return EffectiveFlop(forward + adapters, repeated + adapters, backward + 2.0 * adapters, logits)
+
+
+def _gemm_of_all(
+    efficiency: Efficiency,
+    device: np.ndarray,
+    shapes: Sequence[tuple[FloatArray, FloatArray, FloatArray]],
+) -> FloatArray:
+    """[shapes, rows] share of the peak of every product, looked up at once."""
+    m, n, k = (np.concatenate(side) for side in zip(*shapes, strict=True))
+    found = efficiency.gemm(np.tile(device, len(shapes)), m, n, k)
+    return found.reshape(len(shapes), len(device))

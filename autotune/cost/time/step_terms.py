@@ -22,11 +22,9 @@ from autotune.cost.time.attention import (
     mixer_bytes,
 )
 from autotune.cost.time.efficiency import (
-    ADAPTER_EFFICIENCY,
     Efficiency,
     curve_places,
     distinct_devices,
-    effective_flop,
     peak_of,
 )
 from autotune.domain.config import FLASH
@@ -43,11 +41,6 @@ if TYPE_CHECKING:
 # H100 50, B200 126, GB202 96). Kernels on tensors that fit in it run faster than memory.
 CACHE_BYTES = {8.0: 40e6, 8.6: 6e6, 8.9: 72e6, 9.0: 50e6, 10.0: 126e6, 10.3: 126e6, 12.0: 96e6}
 SMALL_CACHE_BYTES = 5e6
-HALF_FP32 = (7.0, 7.5, 8.0)  # compute capabilities with 64 fp32 lanes a unit
-# Boards that a slot alone feeds, and the clock they keep over the one their rates are of: a T4
-# reaches 0.54 of its fp32 rate and 0.66 of its fp16 one, an L4 0.53 of tf32 and 0.59 of bf16
-# (catalog/data/achievable.csv).
-SLOT_W, SLOT_CLOCK = 75.0, 0.6
 CACHE_GAIN = 3.0  # cache bandwidth over memory bandwidth: assumption
 # Elementwise traffic against 16-bit activations: 4-byte values need no casts; autocast on fp32
 # weights keeps the residual stream and the norms in fp32. Derived.
@@ -209,7 +202,7 @@ def step_terms(
         attention_backward_s=backward_s,
         traffic_s=passes / rows.bandwidth,
         dequantise_s=dequantise / rows.bandwidth,
-        unpacked_s=_unpacked_s(job, rows),
+        unpacked_s=dequantisation.unpacked_s(job, rows),
         launches_forward=launch_forward,
         launches_backward=launch_backward,
         fsdp_visits=launch.fsdp_visits(job, columns, rows.recomputed),
@@ -244,7 +237,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     """
     key, back = np.unique(rows.curves * 2.0**32 + rows.tokens, return_inverse=True)
     device = (key // 2.0**32).astype(np.intp)
-    work = effective_flop(
+    work = flops.effective_flop(
         job.model,
         job.method,
         efficiency,
@@ -254,7 +247,7 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
     )
     effective = (work.forward + work.backward)[back] + rows.recomputed * work.repeated[back]
     norms = dora.norm_flop(job.model, job.method) * (1.0 + rows.recomputed)
-    effective = effective + norms / ADAPTER_EFFICIENCY
+    effective = effective + norms / flops.ADAPTER_EFFICIENCY
     logits_again = kernels.logits_again(job.software)
     effective = effective + logits_again * work.head[back]
     flop = rows.tokens * (
@@ -358,7 +351,7 @@ def _traffic(
     pairs = rows.tokens * rows.length * heads
     eager = columns.equals("attention", "eager")
     total += np.where(eager, pairs * score * _compiled(job, graphs, fewer / score), 0.0)
-    return total, dequantisation.dequantised_bytes(job) * _dequantisations(job, again)
+    return total, dequantisation.dequantised_bytes(job) * dequantisation.passes(job, again)
 
 
 def _value_size(job: Job, columns: Columns, wide: FloatArray) -> FloatArray:
@@ -382,32 +375,3 @@ def _uncached(job: Job, rows: StepRows) -> FloatArray:
     held = held * np.asarray([0.0 if d.is_cpu else 1.0 for d in rows.devices])[rows.device]
     uncached: FloatArray = 1.0 - (1.0 - 1.0 / CACHE_GAIN) * held
     return uncached
-
-
-def _unpacked_s(job: Job, rows: StepRows) -> FloatArray:
-    """[rows, s] of one instruction for each weight that is dequantised in a micro-step."""
-    weights = dequantisation.dequantised_weights(job) * _dequantisations(job, rows.recomputed)
-    rate = np.asarray([instructions_per_s(d) for d in rows.devices])[rows.device]
-    found: FloatArray = weights * dequantisation.unpacking(job) / np.maximum(rate, 1.0)
-    return found
-
-
-def instructions_per_s(device: Device) -> float:
-    """[1/s] instructions that all lanes of the device issue: four of 32 lanes a clock and unit.
-
-    Formula: the fp32 rate counts two operations a lane; on units with 64 fp32 lanes (Volta, Turing,
-    A100) the other half of the issue slots goes to integers. Small boards keep no such clock.
-    Source: NVIDIA, CUDA C++ Programming Guide, arithmetic throughput by compute capability.
-    """
-    half = device.compute_capability in HALF_FP32
-    clock = SLOT_CLOCK if 0 < device.tdp_w <= SLOT_W else 1.0
-    return device.fp32_flop_per_s * (1.0 if half else 0.5) * clock
-
-
-def _dequantisations(job: Job, again: FloatArray) -> FloatArray:
-    """[rows] how often a micro-step dequantises every frozen matrix.
-
-    nf4 does so in the forward, in the recomputed forward and in the backward; int8 multiplies
-    codes in the forward and dequantises in the backward only.
-    """
-    return 2.0 + again if job.method.base == "nf4" else np.ones_like(again)

@@ -26,7 +26,6 @@ from autotune.trainers.axolotl.keys import (
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.adapter import (
     base_of_adapter,
-    is_pure_16bit,
     read_base,
     read_saved,
     read_variant,
@@ -36,6 +35,7 @@ from autotune.trainers.hf.adapter import (
 from autotune.trainers.hf.evaluation import read_evaluation, read_held_out
 from autotune.trainers.hf.keys import read_words
 from autotune.trainers.hf.notes import trainer_notes
+from autotune.trainers.hf.precision import is_pure_16bit
 from autotune.trainers.hf.read import (
     HF_DEFAULTS,
     read_attention,

@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import UNSET, fsdp_settings
-from autotune.trainers.hf.adapter import precision_arguments
 from autotune.trainers.hf.keys import WORDS
+from autotune.trainers.hf.precision import precision_arguments
 from autotune.trainers.versions import (
     ACTIVATION_CHECKPOINTING,
     FSDP_BOOL,

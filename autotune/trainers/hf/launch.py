@@ -10,7 +10,7 @@ from autotune.cost.deepspeed import BUCKET_ELEMENTS
 from autotune.cost.time.attention import leaves_cudnn
 from autotune.domain.config import UNSET, ZERO_STAGE, fsdp_settings
 from autotune.domain.software import WITHOUT_CUDNN
-from autotune.trainers.hf.adapter import mixed_precision
+from autotune.trainers.hf.precision import mixed_precision
 from autotune.trainers.launch.config import KINDS
 
 if TYPE_CHECKING:

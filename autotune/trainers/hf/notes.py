@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
-from autotune.trainers.hf.adapter import CASTS_SAVED, is_pure_16bit
+from autotune.trainers.hf.adapter import CASTS_SAVED
 from autotune.trainers.hf.arguments import counts_by_epochs
+from autotune.trainers.hf.precision import is_pure_16bit
 from autotune.trainers.versions import (
     FSDP_BOOL,
     JIT_CHECKPOINT,

@@ -14,7 +14,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.frozen import dataclass
-from autotune.trainers.hf.adapter import weights_dtype
+from autotune.trainers.hf.precision import weights_dtype
 from autotune.trainers.versions import ACTIVATION_CHECKPOINTING, KNOWN, show
 
 if TYPE_CHECKING:

@@ -11,14 +11,12 @@ from autotune.cost.time.data import MOST_PROCESSES
 from autotune.domain.job import BYTES
 from autotune.trainers.hf.adapter import (
     BESIDE,
-    adapter_dtype,
     attention_words,
     is_beside_others,
-    saved_dtype,
     spared_keys,
     variant_keys,
-    weights_dtype,
 )
+from autotune.trainers.hf.precision import adapter_dtype, saved_dtype, weights_dtype
 from autotune.trainers.hf.preferences import columns_of
 from autotune.trainers.launch.run_inputs import FOLDER
 from autotune.trainers.versions import KNOWN

@@ -9,11 +9,11 @@ from autotune.domain.config import FLASH
 from autotune.domain.errors import InputError
 from autotune.domain.objective import PAIRED
 from autotune.trainers.contract import Export, Trainer
-from autotune.trainers.hf.adapter import weights_dtype
 from autotune.trainers.hf.arguments import training_arguments
 from autotune.trainers.hf.hf import HuggingFace
 from autotune.trainers.hf.keys import spell_argument
 from autotune.trainers.hf.notes import shared_notes
+from autotune.trainers.hf.precision import weights_dtype
 from autotune.trainers.hf.preferences import (
     TEMPLATE,
     TRAINERS,

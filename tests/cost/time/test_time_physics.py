@@ -16,8 +16,8 @@ from autotune.cost.columns import Component, tabulate
 from autotune.cost.time import collectives, compute
 from autotune.cost.time.attention import flash_share, takes_cudnn
 from autotune.cost.time.collectives import collective_seconds
-from autotune.cost.time.dequantisation import dequantised_bytes
-from autotune.cost.time.step_terms import SLOT_CLOCK, instructions_per_s, step_terms
+from autotune.cost.time.dequantisation import SLOT_CLOCK, dequantised_bytes, instructions_per_s
+from autotune.cost.time.step_terms import step_terms
 from autotune.domain.candidates import Candidates
 from autotune.domain.job import Lengths
 
