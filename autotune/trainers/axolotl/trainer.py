@@ -76,6 +76,7 @@ _FSDP_CHECKPOINTING = (
     "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
 )  # fmt: skip
 _OLD_PACKING = "max_packed_sequence_len"
+_NEVER = {"no", "best"}  # strategies of saving that are no schedule
 _EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
 
 
@@ -85,17 +86,18 @@ def _read_batch(keys: Keys, parsed: Parsed) -> None:
     steps = keys.whole("gradient_accumulation_steps", low=1)
     total = keys.whole("batch_size", low=1)
     if micro is None:
-        parsed.note("micro_batch_size", 1, "not in the file; axolotl's default")
-    parsed.knobs["micro_batch_size"] = micro or 1
+        micro = 1
+        parsed.note("micro_batch_size", micro, "not in the file; axolotl's default")
+    parsed.knobs["micro_batch_size"] = micro
     if steps is None and total is not None:
-        if total % (micro or 1):
-            msg = f"{keys.name}: batch_size {total} is no multiple of micro_batch_size {micro or 1}"
+        if total % micro:
+            msg = f"{keys.name}: batch_size {total} is no multiple of micro_batch_size {micro}"
             raise InputError(msg, "state gradient_accumulation_steps instead of batch_size")
-        steps = total // (micro or 1)
-    elif steps is not None and total is not None and total != steps * (micro or 1):
+        steps = total // micro
+    elif steps is not None and total is not None and total != steps * micro:
         msg = (
-            f"{keys.name}: batch_size is {total}, but micro_batch_size {micro or 1} x "
-            f"gradient_accumulation_steps {steps} is {steps * (micro or 1)}"
+            f"{keys.name}: batch_size is {total}, but micro_batch_size {micro} x "
+            f"gradient_accumulation_steps {steps} is {steps * micro}"
         )
         raise InputError(msg, "leave batch_size out")
     if steps is None:
@@ -104,7 +106,7 @@ def _read_batch(keys: Keys, parsed: Parsed) -> None:
     parallel = keys.at("context_parallel_size") or keys.at("sequence_parallel_degree")
     if isinstance(parallel, int) and parallel > 1:  # it refuses ring attention on more
         why = "ring attention takes one row at a time"
-        parsed.keep("micro_batch_size", "micro_batch_size", micro or 1, why)
+        parsed.keep("micro_batch_size", "micro_batch_size", micro, why)
 
 
 def _read_method(keys: Keys, parsed: Parsed) -> None:
@@ -166,9 +168,6 @@ def _read_attention(keys: Keys, parsed: Parsed) -> None:
             parsed.knobs["attention"] = kernel
 
 
-_NEVER = {"no", "best"}
-
-
 def _read_saving(keys: Keys, parsed: Parsed) -> None:
     """Without save_steps and saves_per_epoch a checkpoint is saved once an epoch."""
     often = keys.number("saves_per_epoch")
@@ -179,12 +178,8 @@ def _read_saving(keys: Keys, parsed: Parsed) -> None:
     _keep_saves_of_the_best(keys, parsed)
     if often:
         parsed.saves_per_epoch = often
-    elif (
-        "checkpoint_every_steps" not in parsed.knobs
-        and parsed.saves_per_epoch is None
-        and keys.at("save_strategy") not in _NEVER
-    ):
-        parsed.saves_per_epoch = 1.0
+    elif "checkpoint_every_steps" not in parsed.knobs and keys.at("save_strategy") not in _NEVER:
+        parsed.saves_per_epoch = parsed.saves_per_epoch or 1.0
 
 
 def _keep_saves_of_the_best(keys: Keys, parsed: Parsed) -> None:
@@ -257,11 +252,9 @@ def _read_evaluation(keys: Keys, parsed: Parsed) -> None:
 def _read_sharding(keys: Keys, parsed: Parsed) -> None:
     deepspeed = keys.get("deepspeed")
     if isinstance(deepspeed, str) and deepspeed:
-        word = deepspeed.casefold()
-        parsed.defaults["sharding"] = "zero3" if "zero3" in word else "zero2"
-        why = (
-            f"counted as {parsed.defaults['sharding']} by its name, if the file itself is not found"
-        )
+        stage = "zero3" if "zero3" in deepspeed.casefold() else "zero2"
+        parsed.defaults["sharding"] = stage
+        why = f"counted as {stage} by its name, if the file itself is not found"
         parsed.note("deepspeed", shown(deepspeed), why)
     elif keys.get("fsdp_config") or keys.get("fsdp"):
         parsed.knobs["sharding"] = "fsdp"

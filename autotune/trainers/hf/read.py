@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import NEVER_STEPS, hub_attention
+from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.hf.adapter import OWN_FLAGS, read_adapter, say_compute_dtype
@@ -78,9 +79,8 @@ def read_arguments(values: Mapping[str, Any], name: str, trainer: str) -> Parsed
     length = keys.whole(*MAX_LENGTH, low=1)
     if length is None and trainer == "trl":
         length = TRL_MAX_LENGTH
-        parsed.note(
-            "data.max_length", length, "not in the file; SFTConfig's default, which cuts rows"
-        )
+        why = "not in the file; SFTConfig's default, which cuts rows"
+        parsed.note("data.max_length", length, why)
     parsed.part("data", max_length=length, padding=read_padding(keys))
     read_precision(keys, parsed)
     say_compute_dtype(keys, parsed)
@@ -187,8 +187,6 @@ def read_precision(keys: Keys, parsed: Parsed) -> None:
     """bf16, fp16, tf32 and LLaMA-Factory's pure_bf16 as the compute dtype."""
     bf16, fp16, tf32 = keys.switch("bf16", "pure_bf16"), keys.switch("fp16"), keys.switch("tf32")
     if bf16 and fp16:
-        from autotune.domain.errors import InputError
-
         msg = f"{keys.name}: bf16 and fp16 are both true"
         raise InputError(msg, "one of them must be false")
     plain = keys.switch("bfloat16"), keys.switch("float16")  # axolotl: without mixed precision
@@ -331,13 +329,10 @@ _NO_MOMENTS = re.compile(r"(?:.*\.)?(?:paged_?\w+|adafactor|sgd)", re.IGNORECASE
 def keep_optimizer(parsed: Parsed, key: str, stated: str) -> None:
     """An optimizer that no knob has: it stays, is counted as AdamW, and widens the answer."""
     parsed.no_moments = _NO_MOMENTS.fullmatch(stated) is not None
-    why = "counted as adamw_torch_fused, which it is not"
-    spread = _OTHER_OPTIMIZER_SD
+    why, spread = "counted as adamw_torch_fused, which it is not", _OTHER_OPTIMIZER_SD
     if parsed.no_moments:
-        why, spread = (
-            "timed as adamw_torch_fused; its states take none of the device",
-            _NO_MOMENTS_SD,
-        )
+        why = "timed as adamw_torch_fused; its states take none of the device"
+        spread = _NO_MOMENTS_SD
     parsed.keep("optimizer", key, stated, why)
     parsed.uncounted.append(Uncounted(key, stated, why, *spread))
 
