@@ -1,7 +1,7 @@
 """Peak composition: the instants at which memory can peak, and what is alive then, by part.
 
 Covers: head forward and backward, final norm, first and last layer of the backward, end of the
-backward, optimizer step, saving; with and without checkpointing. An evaluation's: `evaluation`.
+backward, optimizer step, evaluation, generation, saving; with and without checkpointing.
 Does not cover: order of operations inside a kernel; loading otherwise than by LLaMA-Factory.
 
 Source: derived, and checked against storage-counting traces of whole steps (tests/cost).
@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory import logits as head_memory
-from autotune.cost.memory.evaluation import evaluation, metrics, scored
 from autotune.cost.memory.instants import Instant, larger
-from autotune.cost.memory.states import dequantised_bytes, unpacked_head_bytes
+from autotune.cost.memory.states import (
+    dequantised_bytes,
+    merged_experts_bytes,
+    unpacked_head_bytes,
+)
 from autotune.cost.memory.units import waits
-from autotune.cost.parameters import trains_head
+from autotune.cost.parameters import kept_keys, trains_head
+from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM, LOSS_COPIES_FROM
 
 if TYPE_CHECKING:
     from autotune.cost.columns import FloatArray
@@ -33,11 +37,11 @@ BETWEEN_BATCHES = ("optimizer", "saving", "loading")  # they need nothing of wha
 
 def instants(step: Step) -> dict[str, Instant]:
     """Every instant at which memory can peak, by name."""
-    found = {"evaluation": evaluation(step), "saving": _saving(step)}
+    found = {"evaluation": _evaluation(step), "saving": _saving(step)}
     if np.any(step.static.loaded > 0.0):
         found["loading"] = Instant(step.static.loaded, *(np.zeros_like(step.tokens),) * 6)
     if np.any(step.kept_rows > 0.0):
-        found["metrics"] = metrics(step)
+        found["metrics"] = _metrics(step)
     if step.job.steps > 0:
         if np.any(step.forward > 0.0):
             found["layer forward"] = _layer_forward(step)
@@ -156,7 +160,7 @@ def _reference(step: Step) -> Instant:
     Source: trl 1.16 trainer/dpo_trainer.py, _compute_loss: the policy's forward comes first.
     """
     policy = _head_forward(step)
-    inside, logits = scored(step, step.tokens)
+    inside, logits = _scored(step, step.tokens)
     return replace(
         policy,
         activations=policy.activations + inside,
@@ -324,3 +328,67 @@ def _end(step: Step) -> Instant:
         activations=step.hidden,
         workspace=resident.workspace + np.where(waits(step.unreduced), reduced, added),
     )
+
+
+def _evaluation(step: Step) -> Instant:
+    """An evaluation batch: scoring it, or the last token that is generated, whichever is larger."""
+    scored, plan = _scoring(step), step.job.evaluation
+    if plan is None or plan.generate_tokens == 0:
+        return scored
+    return larger(scored, _generation(step, plan.generate_tokens))
+
+
+def _scoring(step: Step) -> Instant:
+    """Scoring: the logits, or one layer's forward if that is larger; old releases fill a cache."""
+    resident = step.resident(step.standing)
+    if step.job.evaluation is None:
+        return resident
+    caches = step.job.software.transformers < EVALUATES_WITHOUT_CACHE_FROM
+    inside, logits = _scored(step, step.evaluation_rows * step.length)
+    return replace(
+        resident,
+        activations=_cache(step, step.length) * caches + inside,
+        logits=logits,
+        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
+    )
+
+
+def _metrics(step: Step) -> Instant:
+    """The kept logits as the last batch joins them: what there was, the batch, and both in one.
+
+    Accelerate hands them on in fp32 under autocast, as older classes make them.
+    Source: transformers 5.23 trainer_pt_utils.py, EvalLoopContainer.add, torch_pad_and_concatenate;
+    accelerate 1.15 accelerator.py, prepare_model: convert_outputs_to_fp32.
+    """
+    joined = np.where(step.kept_rows > step.gathered_rows, 2.0, 1.0)
+    wide = step.autocast | (step.job.software.transformers < LOSS_COPIES_FROM)
+    each = np.where(wide, 4.0, step.compute) * step.length * step.job.model.vocab_size
+    return replace(step.resident(step.standing), logits=joined * step.kept_rows * each)
+
+
+def _scored(step: Step, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[bytes] activations and logits of a forward without gradients over so many tokens."""
+    model, e = step.job.model, step.compute
+    scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
+    inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
+    inside = inside + merged_experts_bytes(step.job) + step.norms
+    logits = head_memory.evaluation_bytes(step.job, tokens, e, step.autocast)
+    hidden = e * tokens * model.hidden_size
+    deeper = inside > logits + hidden
+    return np.where(deeper, inside, hidden), np.where(deeper, 0.0, logits)
+
+
+def _generation(step: Step, new_tokens: int) -> Instant:
+    """The last generated token: keys and values of everything before it."""
+    resident = step.resident(step.standing)
+    return replace(
+        resident,
+        activations=_cache(step, step.length + new_tokens),
+        workspace=resident.workspace + step.gathered_layer + dequantised_bytes(step.job, step.size),
+    )
+
+
+def _cache(step: Step, length: FloatArray) -> FloatArray:
+    """[bytes] keys and values of every layer for the rows of an evaluation batch."""
+    each = 2.0 * kept_keys(step.job.model) * step.compute
+    return each * step.evaluation_rows * length
