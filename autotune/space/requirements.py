@@ -2,7 +2,8 @@
 
 Each function is a rule of `rules.RULES`, which names it with the knobs that it reads and its
 reason, and says whether their values may run. In here: levers (fused kernels, fp8, offload), then
-plain settings. Not in here: what feeding the devices needs of a host (`host`).
+the cores, /dev/shm and RAM of the processes that feed the devices, then plain settings. A host's
+fact that nobody stated keeps the search within it, and forbids nothing that the user locked.
 
 Source of `kernels`: trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl
 0.21 integrations/liger and integrations/cut_cross_entropy; llamafactory 0.9.5 model_args.py.
@@ -18,18 +19,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.catalog.software import (
-    LIGER_FAMILIES,
-    NO_FLASH,
-    REGIONAL_SINCE,
-    TRL_CHUNKS_FROM,
-)
+from autotune.catalog.software import LIGER_FAMILIES, NO_FLASH, REGIONAL_SINCE, TRL_CHUNKS_FROM
+from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.model import ShortConv
 from autotune.domain.objective import PAIRED
+from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
@@ -172,6 +173,58 @@ def offloads_eagerly(job: Job, _offer: Offer, offload: str, compiled: str) -> bo
     return offload == "none" or compiled == "off" or (torchtune and offload == "activations")
 
 
+WORKERS = "num_dataloader_workers"
+FEEDING = ("micro_batch_size", WORKERS, "prefetch_factor")  # what decides how much is kept ready
+PREFETCHED = 2  # batches of each worker, where nothing is stated (torch's DataLoader)
+HELD_IN = {"shm": "shm_bytes", "ram": "ram_bytes"}
+
+
+def workers_within_cores(job: Job, offer: Offer, workers: int) -> bool:
+    """A core for each worker; what the user locked may exceed cores that were only assumed."""
+    return workers * offer.per_node <= offer.host.cores or _may_exceed(job, offer, "cores", WORKERS)
+
+
+def batches_in_memory(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> bool:
+    """Batches kept ready lie in /dev/shm, which is a part of RAM."""
+    held_bytes = buffer_bytes(job, offer, micro, workers, prefetch)
+    return all(
+        held_bytes <= getattr(offer.host, field) or _may_exceed(job, offer, field, *FEEDING[:2])
+        for field in HELD_IN.values()
+    )
+
+
+def _may_exceed(job: Job, offer: Offer, field: str, *names: str) -> bool:
+    """Whether nobody stated the fact, and the user locked all of what needs more of it."""
+    return field in offer.host.assumed and all(name in job.lock for name in names)
+
+
+def buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
+    """[bytes] of the batches that all workers of a host keep ready."""
+    return offer.per_node * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
+
+
+def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
+    """What settings need of a host beyond what was assumed of it."""
+    host, found = offer.host, []
+    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
+    if workers > host.cores and "cores" in host.assumed:
+        found.append(
+            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
+            f"--set host.cores=N states them"
+        )
+    stated = {"prefetch_factor": PREFETCHED, **knobs}
+    held = buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
+    for key, field in HELD_IN.items():
+        there = getattr(host, field)
+        if held > there and field in host.assumed:
+            found.append(
+                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
+                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
+            )
+            break
+    return found
+
+
 def splits_batch(job: Job, offer: Offer, micro: int) -> bool:
     """Whether the devices' micro-batches make the global batch."""
     return job.global_batch_size % (micro * offer.count) == 0
@@ -284,8 +337,7 @@ def scope_needs_compile(_job: Job, _offer: Offer, compiled: str, scope: str) -> 
 
 def scope_offered(job: Job, _offer: Offer, scope: str) -> bool:
     """Our own script is launched with accelerate's config; another trainer launches itself."""
-    ours = job.origin is None
-    return scope == "model" or (ours and job.software.accelerate >= REGIONAL_SINCE)
+    return scope == "model" or (not job.origin and job.software.accelerate >= REGIONAL_SINCE)
 
 
 def adapters_exist(job: Job, _offer: Offer, adapter_dtype: str) -> bool:

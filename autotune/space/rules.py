@@ -1,25 +1,31 @@
 """Which settings are valid for a job on an offer: the table of the rules, each with its reason.
 
 A rule says which knobs it reads; it is asked once for each distinct combination of their values on
-an offer, and answers whether the combination may run: by its function in `requirements` or `host`.
-Memory is not a rule: whether a setting fits is priced, because how far it misses matters.
+an offer, and answers whether the combination may run: by its function in `requirements`. Memory is
+not a rule: whether a setting fits is priced, because how far it misses matters. What to type where
+a host lacks something is said here too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.config import KNOBS
+from autotune.domain.units import GB
 from autotune.frozen import dataclass
-from autotune.space import host
 from autotune.space import requirements as needs
+from autotune.space.requirements import FEEDING, WORKERS, buffer_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
+
+TOO_FEW_CORES = "more data workers than the host has cores"
+BUFFERS_TOO_LARGE = "prefetched batches exceed /dev/shm or RAM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ RULES: tuple[Rule, ...] = (
          "DoRA reads every frozen weight outside its own layer, where ZeRO-3 has it partitioned",
          needs.dora_reads_weights),
     Rule("workers_within_cores", ("num_dataloader_workers",),
-         host.TOO_FEW_CORES, host.workers_within_cores),
+         TOO_FEW_CORES, needs.workers_within_cores),
     Rule("pinned_needs_cuda", ("pin_memory",), "pinned memory needs a CUDA device",
          needs.pinned_needs_cuda),
     Rule("optimizer_runs", ("optimizer", "sharding"),
@@ -89,7 +95,7 @@ RULES: tuple[Rule, ...] = (
     Rule("prefetch_needs_workers", ("num_dataloader_workers", "prefetch_factor"),
          "without workers nothing is prefetched", needs.prefetch_needs_workers),
     Rule("batches_in_memory", ("micro_batch_size", "num_dataloader_workers", "prefetch_factor"),
-         host.BUFFERS_TOO_LARGE, host.batches_in_memory),
+         BUFFERS_TOO_LARGE, needs.batches_in_memory),
     Rule("flash_needs_half", ("attention", "precision"), "flash attention needs fp16 or bf16",
          needs.flash_needs_half),
     Rule("bf16_adapters", ("adapter_dtype", "precision"), "bf16 adapters need bf16 compute",
@@ -156,6 +162,27 @@ def violations(job: Job, offer: Offer, config: Config) -> list[str]:
     if split != job.global_batch_size and not broken:
         broken.append("micro-batch x accumulation x devices is not the global batch")
     return broken
+
+
+def least_buffers(job: Job, offer: Offer) -> tuple[float, float, Literal["shm", "ram"]]:
+    """[bytes] of batches kept ready at the least that the locks leave, what holds them, and of it.
+
+    Batches lie in /dev/shm, which is a part of RAM.
+    """
+    held = buffer_bytes(job, offer, *(int(job.lock.get(name, 1)) for name in FEEDING))
+    shm, ram = offer.host.shm_bytes, offer.host.ram_bytes
+    return (held, shm, "shm") if shm <= ram else (held, ram, "ram")
+
+
+def host_options(job: Job, offer: Offer, reasons: Mapping[str, object]) -> str:
+    """What to type where the host is what keeps a lock from running; empty where it is not."""
+    found = []
+    if TOO_FEW_CORES in reasons:
+        found.append(f"--set host.cores={int(job.lock.get(WORKERS, 1)) * offer.per_node}")
+    if BUFFERS_TOO_LARGE in reasons:
+        held, _, short = least_buffers(job, offer)
+        found.append(f"--set host.{short}={math.ceil(held / GB)}GB")
+    return " ".join(found)
 
 
 if not all(set(rule.reads) <= set(KNOBS) for rule in RULES):  # pragma: no cover - import-time guard

@@ -38,7 +38,7 @@ from autotune.domain.units import HOUR_S, format_bytes
 from autotune.frozen import dataclass
 from autotune.search import alternatives, selection
 from autotune.search.alternatives import bill_of_offer
-from autotune.space.host import BUFFERS_TOO_LARGE, least_buffers
+from autotune.space.rules import BUFFERS_TOO_LARGE, least_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
