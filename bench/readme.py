@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.gpu_suite.told import table
+from bench.gpu_suite.told import SHORT, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / page for page in ("README.md", "docs/cases.md", "docs/accuracy.md"))
@@ -143,7 +143,8 @@ def on_a_card(page: str) -> str:
     if not all(mark in page for mark in marks):
         return page
     before, rest = page.split(marks[0], 1)
-    return f"{before}{marks[0]}\n{table()}\n{marks[1]}{rest.split(marks[1], 1)[1]}"
+    shown = table(SHORT if page.startswith("# autotune") else ())
+    return f"{before}{marks[0]}\n{shown}\n{marks[1]}{rest.split(marks[1], 1)[1]}"
 
 
 def rendered(page: str) -> str:

@@ -18,7 +18,7 @@ from autotune.probe.record import read_records
 from .items import every
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from autotune.cost.bill import Bill
     from autotune.probe.record import ProbeRecord
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2] / "runs" / "recorded"
 Z80 = 1.2816  # of a normal value's 80 % interval
+SHORT = (  # what a page shows that has no room for all
+    "smoke/small", "full/16x1024", "full/8b/1x1024/kept", "lora/1x1024", "lora/4x1024",
+    "lora/4x1024/kept", "lora/1x8192/kept", "qlora/2x1024", "family/qwen2.5-7b/4x1024/kept",
+    "kinds/olmoe/2x1024", "room/full-8b",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,16 @@ def recorded() -> Iterator[Beside]:
             yield Beside(item, gpu, record, bill)
 
 
-def table() -> str:
-    """The Markdown."""
+def table(names: Collection[str] = ()) -> str:
+    """The Markdown, of the items of these names; of all where none is given."""
     titles = (
         "run", "step, said [s]", "measured", "allocated, said [GB]", "measured",
         "reserved, said", "measured", "driver, said", "measured",
     )  # fmt: skip
     lines = [f"| {' | '.join(titles)} |", f"| --- |{' ---: |' * (len(titles) - 1)}"]
     for found in recorded():
+        if names and found.item.name not in names:
+            continue
         item, (low, middle, high) = found.item, found.step_s
         micro, length = item.rows
         settings = [*item.knobs.values(), *(["ragged"] if item.job else [])]
