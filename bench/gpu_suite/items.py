@@ -76,6 +76,7 @@ class Item:
             "method.kind": "lora" if dry and self.method == "qlora" else self.method,
             "data.rows": 4096, "data.max_length": 64 if dry else length, "train.epochs": 1,
             "train.global_batch_size": micro * self.accumulation,
+            "software.cudnn_attention": "true",  # as torch chooses
             **({} if dry else self.job),
             **{f"software.{name}": version for name, version in (versions or {}).items()},
         }  # fmt: skip

@@ -69,7 +69,7 @@ def recorded() -> Iterator[Beside]:
             if item is None:
                 continue
             gpu, versions = path.parent.name, record.result.get("versions", {})
-            job = item.of(gpu, versions={**versions, "cudnn_attention": "true"})
+            job = item.of(gpu, versions=versions)
             bill = Pricing(job).of([(job.offers[0], item.config())])
             yield Beside(item, gpu, record, bill)
 

@@ -184,7 +184,7 @@ def _weighing(model: Model, method: Method, mode: Mode) -> float:
 
 
 def _mlp_beside_adapters(mode: Mode, f: float, h: float) -> float:
-    if mode.adapter == mode.compute:
+    if mode.adapter == mode.compute or mode.reads_as_is:
         return 2.0 * mode.compute * f + mode.compute * h
     return 6.0 * f + 10.0 * h if mode.autocast else 4.0 * f + 12.0 * h
 
@@ -206,7 +206,11 @@ def _below_peak(model: Model, method: Method, mode: Mode) -> float:
         return 0.0
     if not _adapted(model, method):
         return (inner_bytes(model, mode) * _factors(model) - e) * f
-    return (5.0 if method.dropout > 0 else 2.0) * f if mode.autocast and mode.adapter > e else 0.0
+    return (
+        (5.0 if method.dropout > 0 else 2.0) * f
+        if mode.autocast and mode.adapter > e and not mode.reads_as_is
+        else 0.0
+    )
 
 
 def _mixing(model: Model, mode: Mode) -> float:

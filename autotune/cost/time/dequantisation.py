@@ -18,8 +18,11 @@ from autotune.cost.memory.states import PACKED_BYTES, fp32_norms, fp32_stream
 from autotune.cost.time.flops import products
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from autotune.cost.columns import Columns, FloatArray
-    from autotune.cost.time.step_terms import StepRows
     from autotune.domain.device import Device
     from autotune.domain.job import Job
 
@@ -170,10 +173,15 @@ def wide_cast_bytes(job: Job, *, fp32_adapters: bool) -> float:
     )
 
 
-def unpacked_s(job: Job, rows: StepRows) -> FloatArray:
-    """[rows, s] of one instruction for each weight that is dequantised in a micro-step."""
-    weights = dequantised_weights(job) * passes(job, rows.recomputed)
-    rate = np.asarray([instructions_per_s(d) for d in rows.devices])[rows.device]
+def unpacked_s(
+    job: Job, recomputed: FloatArray, devices: Sequence[Device], device: NDArray[np.intp]
+) -> FloatArray:
+    """[rows, s] of one instruction for each weight that is dequantised in a micro-step.
+
+    recomputed: [rows] 1 under activation checkpointing. device: [rows] place in `devices`.
+    """
+    weights = dequantised_weights(job) * passes(job, recomputed)
+    rate = np.asarray([instructions_per_s(d) for d in devices])[device]
     found: FloatArray = weights * unpacking(job) / np.maximum(rate, 1.0)
     return found
 

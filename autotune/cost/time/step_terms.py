@@ -202,7 +202,7 @@ def step_terms(
         attention_backward_s=backward_s,
         traffic_s=passes / rows.bandwidth,
         dequantise_s=dequantise / rows.bandwidth,
-        unpacked_s=dequantisation.unpacked_s(job, rows),
+        unpacked_s=dequantisation.unpacked_s(job, rows.recomputed, rows.devices, rows.device),
         launches_forward=launch_forward,
         launches_backward=launch_backward,
         fsdp_visits=launch.fsdp_visits(job, columns, rows.recomputed),

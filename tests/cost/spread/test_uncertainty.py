@@ -84,7 +84,8 @@ def test_a_board_never_measured_may_take_twice_as_long_and_its_sheet_decides_the
     assert slow > 1.9  # twice, but for the part of the bill that is no step
     assert fast < 0.95 * slow
     server, measured = ranges["h200-sxm"], ranges["rtx-4090"]  # no board in a slot; by one source
-    assert 1.0 < server[1] / server[0] < 1.1 < slow / fast  # as of any run on one GPU
+    assert 1.0 < server[1] / server[0] < 1.25  # as of any run on one GPU, and a virtual host
+    assert slow / fast > 1.1
     assert measured[0] < fast
     assert 1.1 < measured[1] < slow
 
