@@ -26,6 +26,7 @@ from autotune.app.whatif.changes import (
 from autotune.app.whatif.levers import lever_changes, package_change
 from autotune.app.whatif.moved import moved_by
 from autotune.catalog.software import INSTALLABLE
+from autotune.cost.time.attention import may_plan
 from autotune.domain.answer.recommendation import Sensitivity
 from autotune.domain.config import KNOBS, PLAIN
 from autotune.domain.edit import Edit
@@ -54,6 +55,7 @@ ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothin
 NO_LENGTHS = "it saves padding; how much cannot be told, as no row lengths are known"
 DELTA_NETS = "flash_linear_attention"
 SAVES, EVALUATIONS = "checkpoint_every_steps", "evaluation.every_steps"
+PLANS = "software.cudnn_attention"  # cuDNN builds them for every new length of a batch
 BEST = "load_best_model_at_end"  # saves must then meet the evaluations
 IN_FILE = "change it in your own file as well"
 WORTH = 0.01  # of the pick's time: less is no reason to change a schedule
@@ -85,7 +87,7 @@ def sensitivities(
     for change, bill in zip(changes, bills, strict=True):
         if bill is not None and change.closed:
             found += _lever(change, bill, beside)
-        elif bill is not None and change.key in {SAVES, EVALUATIONS}:
+        elif bill is not None and change.key in {SAVES, EVALUATIONS, PLANS}:
             found += _schedule(change, bill, beside)
         elif bill is not None:
             found.append(_told(change, change.value, bill, _best(bill), beside))
@@ -139,20 +141,17 @@ def _missing_kernels(job: Job) -> Iterator[QuestionEdit]:
 
 def _without_plans(job: Job, pick: Estimated) -> Iterator[QuestionEdit]:
     """CuDNN's attention left alone, where it builds plans for lengths that go on changing."""
-    if pick.time_s.compile < WORTH * pick.duration_s.p50 or pick.config.attention != "sdpa":
-        return
-    if job.software.cudnn_attention and pick.config.compile == "off":
+    if job.software.cudnn_attention and may_plan(job, pick.offer.device):
         yield Edit(
             on_job(partial(replace, software=replace(job.software, cudnn_attention=False))),
-            key="software.cudnn_attention", value="false", changes="numeric",
-            typed="--set software.cudnn_attention=false",
+            key=PLANS, value="false", changes="numeric", typed=f"--set {PLANS}=false",
             note=f"{WITHOUT_CUDNN}=1 where it runs: cuDNN builds a plan for every new length of a "
             "batch",
         )  # fmt: skip
 
 
 def _schedule(change: QuestionEdit, bill: Bill, beside: _Beside) -> Iterator[Sensitivity]:
-    """A schedule of the user's that costs something."""
+    """A schedule of the user's, or what torch does by itself, that costs something."""
     index = _best(bill)
     if index is None or beside.pick is None:
         return

@@ -139,13 +139,18 @@ def torch_asks_cudnn(job: Job) -> bool:
     return first and job.model.head_dim <= CUDNN_HEAD_DIM
 
 
+def may_plan(job: Job, device: Device) -> bool:
+    """Whether sdpa would build plans on this device, for lengths that go on changing."""
+    here = device.compute_capability in CUDNN_CHIPS
+    return here and torch_asks_cudnn(job) and not job.one_length
+
+
 def leaves_cudnn(job: Job, device: Device, config: Config) -> bool:
     """Whether a run of this configuration is to have WITHOUT_CUDNN set, as it is priced."""
     if job.software.cudnn_attention is not None:
         return not job.software.cudnn_attention
-    changing = not job.one_length and config.packing == "off"
-    asked = torch_asks_cudnn(job) and device.compute_capability in CUDNN_CHIPS
-    return changing and asked and config.attention == "sdpa"
+    changing = may_plan(job, device) and config.packing == "off"
+    return changing and config.attention == "sdpa"
 
 
 def plans_s(job: Job, columns: Columns) -> FloatArray:

@@ -12,6 +12,7 @@ import pytest
 
 from autotune.app.job.load import load_job
 from autotune.app.tune.tune import Options, tune
+from autotune.app.whatif.sensitivities import PLANS
 from autotune.domain.answer.recommendation import WorthProbe
 from autotune.domain.config import KNOBS
 from autotune.report.layout.text import sections_text
@@ -133,6 +134,24 @@ def test_missing_kernels_of_delta_nets_are_the_first_thing_that_is_named(tmp_pat
     assert after.best.duration_s.p50 < plain.best.duration_s.p50
     assert told.opens in opening_words(recommendation_payload(plain), 1)
     assert told.key not in {each.key for each in after.sensitivities}
+
+
+def test_plans_that_cudnn_builds_for_new_lengths_are_named_with_what_leaves_them_out(
+    tmp_path: Path,
+) -> None:
+    def at(software: str) -> tuple[Recommendation, Sensitivity | None]:
+        path = written(tmp_path, model="Qwen/Qwen2.5-0.5B", gpu="h100-sxm", software=software)
+        answer = answered(path)
+        return answer, {each.key: each for each in answer.sensitivities}.get(PLANS)
+
+    plain, found = at('{cudnn_attention: "true"}')
+    assert found is not None
+    after = answered(tmp_path / "job.yaml", found.opens)
+    assert plain.best
+    assert after.best
+    assert after.best.duration_s.p50 == pytest.approx(found.duration_s)
+    assert after.best.duration_s.p50 < plain.best.duration_s.p50
+    assert at("default")[1] is None, "what is written sees to it"
 
 
 def test_without_row_lengths_nobody_pretends_to_know_what_padding_is_worth(
