@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.gpu_suite.told import SHORT, table
+from bench.gpu_suite.told import SHORT, summary, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / page for page in ("README.md", "docs/cases.md", "docs/accuracy.md"))
@@ -144,6 +144,7 @@ def on_a_card(page: str) -> str:
         return page
     before, rest = page.split(marks[0], 1)
     shown = table(SHORT if page.startswith("# autotune") else ())
+    shown = f"{shown}\n\n{summary()}"
     return f"{before}{marks[0]}\n{shown}\n{marks[1]}{rest.split(marks[1], 1)[1]}"
 
 

@@ -60,6 +60,11 @@ class Item:
         """The item's class: the first word of its name."""
         return self.name.partition("/")[0]
 
+    @property
+    def ragged(self) -> bool:
+        """Whether its rows differ in length."""
+        return "data.lengths.p50" in self.job
+
     def config(self, *, on_cpu: bool = False) -> Config:
         """The configuration."""
         plain = Config(

@@ -86,7 +86,8 @@ def table(names: Collection[str] = ()) -> str:
             continue
         item, (low, middle, high) = found.item, found.step_s
         micro, length = item.rows
-        settings = [*item.knobs.values(), *(["ragged"] if item.job else [])]
+        settings = [*item.knobs.values(), *(["ragged"] if item.ragged else [])]
+        settings += ["32-bit weights"] if item.job.get("method.base") == "32bit" else []
         settings += [f"accumulation {item.accumulation}"] if item.accumulation > 1 else []
         name = ", ".join(
             [
@@ -103,7 +104,7 @@ def table(names: Collection[str] = ()) -> str:
         step, memory = found.record.result["step"], found.record.result["memory"]
         cells = [
             f"{middle:.3f} ({low:.3f} to {high:.3f})",
-            f"{step['step_s']:.3f}{'*' if item.job else ''}",
+            f"{step['step_s']:.3f}{'*' if item.ragged else ''}",
         ]
         for kind, said_bytes in found.said_bytes.items():
             cells += [f"{said_bytes / 1e9:.2f}", f"{memory[f'{kind}_bytes'] / 1e9:.2f}"]
@@ -111,9 +112,25 @@ def table(names: Collection[str] = ()) -> str:
     return "\n".join(lines)
 
 
+def summary() -> str:
+    """How near all of it is: runs of equal rows that ended, by what their step waits for."""
+    ran = [f for f in recorded() if f.record.ok and not f.item.ragged]
+    steps = [(f, float(f.record.result["step"]["step_s"])) for f in ran]
+    inside = sum(low < took < high for f, took in steps for low, _, high in [f.step_s])
+    host = [f.bill.estimate(0).step_bound == "launch" for f in ran]
+    ratios = [took / f.step_s[1] for f, took in steps]
+    waits = [ratio for ratio, own in zip(ratios, host, strict=True) if own]
+    device = [ratio for ratio, own in zip(ratios, host, strict=True) if not own]
+    return (
+        f"Of {len(ran)} typical steps {inside} are inside the 80 % interval. Measured over said: "
+        f"{min(device):.2f} to {max(device):.2f} where the device is waited for ({len(device)}), "
+        f"{min(waits):.2f} to {max(waits):.2f} where the host is ({len(waits)})."
+    )
+
+
 def _word(value: object) -> str:
     return {"full": "recomputed"}.get(str(value), str(value))
 
 
 if __name__ == "__main__":
-    print(table())
+    print(f"{table()}\n\n{summary()}")

@@ -18,7 +18,7 @@ from bench.gpu_suite.told import ROOT, Beside, recorded, table
 
 FOUND = list(recorded())
 RAN = [found for found in FOUND if found.record.ok]
-EVEN = [found for found in RAN if not found.item.job.get("data.lengths.p50")]
+EVEN = [found for found in RAN if not found.item.ragged]
 LEFT_BY_8BIT = 0.45e9  # [bytes] at most, of the run before, in those after "full/4x1024/8bit"
 CLEAN = EVEN[: [found.item.name for found in EVEN].index("full/4x1024/8bit") + 1]
 

@@ -49,7 +49,7 @@ NEVER_MEASURED_BOARD = math.log(2.0) / Z90
 # (H100 PCIe) to 1.7 times the model's time (RTX 5090), on A100 servers 1.0 to 1.2.
 SLOT_HOST = math.log(2.0) / Z90
 # Hosts that come with Hopper and Blackwell boards are fast (`time.launch.HOSTS`) where nobody else
-# is on them. In virtual machines, as most are rented, steps that wait for the host took 1.1 to 2.2
+# is on them. In virtual machines, as most are rented, steps that wait for the host took 1.0 to 2.3
 # times what was said (runs/recorded/h100-sxm), and Soup's 1.3 times. On the slow side.
 VIRTUAL_HOST = math.log(1.6) / Z90
 # LLM.int8 reaches a factor 2 on the slow side: runs of four sources in no fit took 0.8 to 2.4 times
