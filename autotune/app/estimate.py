@@ -17,7 +17,16 @@ from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.columns import reusing_tables
 from autotune.cost.memory.component import open_facts
-from autotune.cost.spread.unsaid import BASE, CHOICES, PADDING, SHARDING, loads_by_itself
+from autotune.cost.spread.unsaid import (
+    BASE,
+    CHOICES,
+    PADDING,
+    SCRIPTS,
+    SHARDING,
+    SOFTWARE,
+    follows_release,
+    loads_by_itself,
+)
 from autotune.cost.spread.variance import (
     STATED,
     narrowings,
@@ -234,22 +243,23 @@ def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, 
 
 
 CHECKPOINTING = "activation_checkpointing"
-SCRIPTS = frozenset({"hf", "trl"})  # files and commands of programs that users write themselves
+RELEASES = ("transformers", "trl")
 
 
 def with_unsaid(job: Job, config: Config) -> Job:
     """The job with the settings that nobody stated: a run that stands as it is may have others.
 
     A trainer's file says all of them, with the trainer's defaults, and today's run did; but what a
-    script of the user's loads the weights in, arguments cannot say. What a search picks is as it
-    was picked.
+    script of the user's loads the weights in, arguments cannot say, and much of what TRL's leave
+    out follows its release. What a search picks is as it was picked.
     """
     if not job.steps:
         return job
     assumed = {item.key for item in job.assumed}
     loads = [BASE] if BASE in assumed and loads_by_itself(job) else []
     if job.origin is not None:
-        return replace(job, unsaid=tuple(loads) if job.origin.trainer in SCRIPTS else ())
+        runs = [SOFTWARE] if follows_release(job) and not _states_release(job) else []
+        return replace(job, unsaid=(*loads, *runs) if job.origin.trainer in SCRIPTS else ())
     if job.today is not None:
         return job
     knobs = [name for name in CHOICES if name in KNOBS and name not in job.lock]
@@ -261,6 +271,12 @@ def with_unsaid(job: Job, config: Config) -> Job:
     listed = [Assumption(f"lock.{name}", str(getattr(config, name)), why) for name in knobs]
     other = [name for name in CHOICES if name in assumed and (name != BASE or loads)]
     return replace(job, unsaid=(*knobs, *other), assumed=(*job.assumed, *listed))
+
+
+def _states_release(job: Job) -> bool:
+    """Whether the user says which release of TRL runs the script, or of transformers."""
+    said = job.stated_file.get(SOFTWARE)
+    return isinstance(said, str) or bool({"profile", *RELEASES} & set(said or ()))
 
 
 def exit_status(found: Estimate) -> int:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import Assumption
+from autotune.domain.objective import PAIRED
 from autotune.domain.software import LossKind, Software
 
 if TYPE_CHECKING:
@@ -81,9 +82,13 @@ KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
 OWN_LOOP = "own"  # a loop of one's own around the classes of transformers
 TRAINERS = ("transformers", "trl", *OWN_CODE, OWN_LOOP)
+FOLLOWS_VERSIONS = frozenset({"upcast", "upcast_copy"})  # losses that a release decides
 SHIFTED_COPY_FROM, SHIFTED_COPY_BEFORE = (4, 46), (4, 50)
 TRL_CHUNKS_FROM = (1, 9)
 TRL_TILES_PAIRS_FROM = (1, 15)
+# Arguments of TRL's trainers ask for bf16 from one release on, and recompute from another; before,
+# only where they are told. Source: trl 0.18 to 0.23, trainer/sft_config.py and dpo_config.py.
+TRL_MIXED_FROM, TRL_RECOMPUTES_FROM = (0, 19), (0, 22)
 # accelerate's `use_regional_compilation`, which transformers' Trainer takes from the launcher.
 # Source: accelerate 1.6.0 release notes, `utils/other.py` compile_regions.
 REGIONAL_SINCE = (1, 6)
@@ -171,6 +176,26 @@ def of_pairs(software: Software, objective: Objective, spec: object, *, ours: bo
         return replace(software, loss="chunked")
     plain = replace(software, kernels="eager") if objective == "orpo" else software
     return replace(software, loss=loss_kind(plain))
+
+
+def with_its_loss(
+    software: Software, known: Software, objective: Objective, *, ours: bool
+) -> Software:
+    """The same with the loss of its own versions, where that of the known ones follows theirs.
+
+    ours: as in `of_pairs`.
+    """
+
+    def loss(each: Software) -> LossKind:
+        if objective in PAIRED:
+            return of_pairs(each, objective, None, ours=ours).loss
+        return loss_kind(each, each.trainer)
+
+    if known.loss == loss(known):
+        return replace(software, loss=loss(software))
+    if known.loss in FOLLOWS_VERSIONS:
+        return replace(software, loss=loss_kind(software))
+    return software
 
 
 def find_software(spec: object) -> Software:

@@ -132,6 +132,52 @@ def test_what_a_search_picks_and_what_a_trainers_file_says_is_said(tmp_path: Pat
     assert not estimate(today).job.unsaid
 
 
+TRLS_SCRIPT = """\
+from datasets import load_dataset
+from trl import SFTConfig, SFTTrainer
+
+args = SFTConfig(output_dir="out", max_length=4096, per_device_train_batch_size=8{more})
+data = load_dataset("tatsu-lab/alpaca", split="train")
+SFTTrainer(model="Qwen/Qwen2-0.5B", args=args, train_dataset=data).train()
+"""
+
+
+def test_a_script_of_trls_leaves_its_defaults_to_a_release_that_nobody_said(tmp_path: Path) -> None:
+    """Older ones compute in fp32, keep all activations and hold all logits: 12 GiB or 160."""
+    own, rows = tmp_path / "train.py", {"data.rows": "20000"}
+    own.write_text(TRLS_SCRIPT.format(more=""))
+    found = estimate(load_job(own, gpus=["l4@1USD/h"], set_values=rows))
+    by_release = {each.value: each for each in found.fits_if if each.fact == "software"}
+    assert by_release["default"].fits_probability >= 0.9 > found.row.fits_probability
+    assert by_release["2025-02"].fits_probability < 0.05
+    old = {"software.trl": "0.14.0", "software.transformers": "4.48.3", "software.torch": "2.6.0"}
+    said = estimate(load_job(own, gpus=["l4@1USD/h"], set_values=old | rows))
+    assert by_release["2025-02"].required_bytes == pytest.approx(said.row.memory_bytes.total)
+    new = load_job(own, gpus=["l4@1USD/h"], set_values={"software.trl": "1.16.0"} | rows)
+    assert estimate(new).row.fits_probability >= 0.9
+
+    told = TRLS_SCRIPT.format(more=", bf16=True, gradient_checkpointing=True")
+    own.write_text(told.replace("batch_size=8", "batch_size=1"))
+    assert estimate(load_job(own, gpus=["l4@1USD/h"], set_values=rows)).row.fits_probability >= 0.9
+
+
+LOCKED = "lock: {micro_batch_size: 8, activation_checkpointing: full}"
+
+
+def test_pairs_under_an_older_trl_hold_all_of_their_logits(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    text = JOB.format(model="Qwen/Qwen2-0.5B", count=1, rest=LOCKED)
+    text = text.replace("max_length: 64", "max_length: 2048").replace(
+        "method: lora", "method: full"
+    )
+    path.write_text(text.replace("train: {", "train: {objective: dpo, "))
+    found = estimate(load_job(path))
+    by_release = {each.value: each for each in found.fits_if if each.fact == "software"}
+    assert by_release["2025-02"].required_bytes > 3 * by_release["default"].required_bytes
+    assert found.fits_as_listed is not None
+    assert found.fits_as_listed >= 0.9 > found.row.fits_probability
+
+
 def test_an_estimate_says_on_what_it_turns_whether_the_run_fits(tmp_path: Path) -> None:
     """A command that does not say how weights are held, under a transformers that loads fp32."""
     own = tmp_path / "train.sh"

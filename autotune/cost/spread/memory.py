@@ -256,7 +256,7 @@ def _mixture(job: Job, columns: Columns, price: Callable[[Job, Columns], Outputs
             continue
         of_each = [np.ones(shape), *(own.weight.reshape(shape) for own in others)]
         bytes_of = [np.zeros(shape)] + [
-            price(own.job, knobs.columns)["total"].reshape(shape) - found["total"] for own in others
+            price(own.job, own.columns)["total"].reshape(shape) - found["total"] for own in others
         ]
         all_of = np.sum(of_each, axis=0)
         more = np.concatenate([more + own for own in bytes_of])

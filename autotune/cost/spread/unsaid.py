@@ -36,8 +36,10 @@ from autotune.catalog.datasets import SHORT_ROWS, published
 from autotune.catalog.software import (
     LOADS_AS_STORED_FROM,
     REQUIRED,
+    TRL_MIXED_FROM,
+    TRL_RECOMPUTES_FROM,
     load_software,
-    loss_kind,
+    with_its_loss,
 )
 from autotune.cost.batches import padded_length
 from autotune.cost.columns import Columns
@@ -47,6 +49,7 @@ from autotune.cost.row_lengths import OTHER_SPREADS, lengths_below
 from autotune.cost.spread.gradient import TINY
 from autotune.cost.time.optimizer import optimizer_terms
 from autotune.cost.time.step_terms import step_terms
+from autotune.domain.config import ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.job import Lengths
 from autotune.frozen import dataclass
@@ -62,11 +65,12 @@ PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though
 LENGTHS, PADDING = "lengths", "padding"
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 SHARDINGS = ("ddp", "zero2", "zero3", "fsdp")
-FOLLOWS_VERSIONS = frozenset({"upcast", "upcast_copy"})  # losses that a release decides
 TARGETS = ((ALL_LINEAR,), (ATTENTION,), ("q_proj", "v_proj"))
 BASE, SHARDING = "method.base", "sharding"
 MEMORY_ALONE = frozenset({BASE, SHARDING})  # facts of which a step's range takes no notice
 TIME_ALONE = frozenset({"attention"})  # and the chance of fitting
+SOFTWARE = "software"
+SCRIPTS = frozenset({"hf", "trl"})  # files and commands of programs that users write themselves
 LOADS_BY_ITSELF = frozenset({"", "trl"})  # what drives the Trainer and leaves loading to its user
 
 
@@ -227,8 +231,10 @@ def combinations(job: Job, columns: Columns) -> Combinations:
 
 def other_jobs(fact: str, job: Job, columns: Columns) -> list[Other]:
     """The job with each other value of a fact that is no knob."""
-    found = (Other(value, own, columns, weight * np.ones(columns.rows))
-             for value, own, weight in OF_THE_JOB[fact](job, columns))  # fmt: skip
+    found = []
+    for value, own, weight in OF_THE_JOB[fact](job, columns):
+        rows = as_released(own, columns) if fact == SOFTWARE else columns
+        found.append(Other(value, own, rows, weight * np.ones(columns.rows)))
     return [own for own in found if own.weight.any()]
 
 
@@ -282,19 +288,44 @@ def _targets(job: Job, columns: Columns) -> Iterator[OtherJob]:  # noqa: ARG001 
             yield ",".join(names), own, 1.0
 
 
-def _versions(job: Job, columns: Columns) -> Iterator[OtherJob]:  # noqa: ARG001 - one signature
-    """The catalogue's dated profiles, with the job's trainer, its code and its kernels."""
-    own = job.software
+def _versions(job: Job, columns: Columns) -> Iterator[OtherJob]:
+    """The catalogue's dated profiles, with the job's trainer, its code and its kernels.
+
+    Before transformers 5 a script of TRL's that does not say loads fp32, which DeepSpeed casts.
+    """
+    own, ours = job.software, job.origin is None
+    silent = follows_release(job) and BASE in job.unsaid
+    cast = bool(columns.equals(SHARDING, *ZERO_STAGE).any())
     for each in load_software().values():
         versions = {
             name: getattr(each, name) for name in (*REQUIRED, "bitsandbytes", "flash_attn", "trl")
             if getattr(own, name) is not None and getattr(each, name) is not None
         }  # fmt: skip
-        changed = replace(own, **versions)
-        if own.loss in FOLLOWS_VERSIONS:
-            changed = replace(changed, loss=loss_kind(changed, own.trainer))
+        changed = with_its_loss(replace(own, **versions), own, job.objective, ours=ours)
+        wide = silent and not cast and changed.transformers < LOADS_AS_STORED_FROM
+        method = replace(job.method, base="32bit") if wide else job.method
         if changed != own:
-            yield each.name, replace(job, software=changed), 1.0
+            yield each.name, replace(job, software=changed, method=method), 1.0
+
+
+def follows_release(job: Job) -> bool:
+    """Whether the user's own script calls TRL's trainers, whose defaults follow their release."""
+    return job.origin is not None and job.origin.trainer == "trl"
+
+
+def as_released(job: Job, columns: Columns) -> Columns:
+    """The knobs of a script as the job's release of TRL, and of the Trainer below, leaves them."""
+    own = job.software
+    if job.origin is None or not follows_release(job) or own.trl is None:
+        return columns
+    left: dict[str, KnobValue] = {"optimizer": own.usual_optimizer}
+    if own.trl < TRL_RECOMPUTES_FROM:
+        left["activation_checkpointing"] = "none"
+    if own.trl < TRL_MIXED_FROM and job.method.base == "32bit":
+        left["precision"] = "fp32"
+    for knob, value in left.items():
+        columns = columns if knob in job.origin.knobs else columns.holding(knob, value)
+    return columns
 
 
 def _wide_weights(job: Job, columns: Columns) -> Iterator[OtherJob]:
@@ -332,7 +363,7 @@ OPEN_KNOBS: dict[str, Callable[[Job, Columns], Iterator[Value]]] = {
 }
 OF_THE_JOB: dict[str, Callable[[Job, Columns], Iterator[OtherJob]]] = {
     "method.targets": _targets,
-    "software": _versions,
+    SOFTWARE: _versions,
     BASE: _wide_weights,
 }
 CHOICES = (*OPEN_KNOBS, *OF_THE_JOB)

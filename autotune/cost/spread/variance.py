@@ -51,7 +51,7 @@ STATED = {  # causes that a line of the job file settles
     "sharding": "how the devices share the work: `--set sharding=NAME`",
     "method.base": "the dtype that weights are loaded in: state method.base, 16bit or 32bit",
     "method.targets": "which modules have adapters: state method.targets",
-    "software": "the versions that run: state software, `--set software.transformers=VERSION`",
+    "software": "the versions that run: `--set software.transformers=VERSION`, and software.trl",
     "compile": "what torch.compile gains here: time a few steps with and without it",
 }
 COMPONENTS = {

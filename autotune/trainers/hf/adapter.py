@@ -7,7 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import stored_by_name
-from autotune.catalog.software import LOADS_AS_STORED_FROM
+from autotune.catalog.software import (
+    LOADS_AS_STORED_FROM,
+    TRL_MIXED_FROM,
+    TRL_RECOMPUTES_FROM,
+)
 from autotune.domain.config import YES, ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -219,11 +223,6 @@ def fill_base(
     parsed.note("method.base", "32bit", why)
     if parsed.trainer == "hf" and "precision" not in parsed.meaning:
         parsed.defaults["precision"] = "fp32"  # Trainer's own bf16 and fp16 are off
-
-
-# Arguments of TRL's trainers ask for bf16 from one release on, and recompute from another; before,
-# only where they are told. Source: trl 0.18 to 0.23, trainer/sft_config.py and dpo_config.py.
-TRL_MIXED_FROM, TRL_RECOMPUTES_FROM = (0, 19), (0, 22)
 
 
 def as_released(parsed: Parsed, trl: tuple[int, ...] | None) -> None:
