@@ -132,10 +132,16 @@ def parse(table: dict[str, Any]) -> Fitted:
 
 
 @lru_cache(maxsize=1)
+def _shipped() -> dict[str, Any]:
+    """The file of the shipped calibration."""
+    with PATH.open("rb") as stream:
+        return tomllib.load(stream)
+
+
+@lru_cache(maxsize=1)
 def fitted() -> Fitted:
     """The shipped calibration."""
-    with PATH.open("rb") as stream:
-        return parse(tomllib.load(stream))
+    return parse(_shipped())
 
 
 def constants() -> Constants:
@@ -256,5 +262,4 @@ def parse_memory(table: dict[str, Any]) -> MemoryConstants:
 @lru_cache(maxsize=1)
 def memory_constants() -> MemoryConstants:
     """The shipped constants."""
-    with PATH.open("rb") as stream:
-        return parse_memory(tomllib.load(stream)["memory"])
+    return parse_memory(_shipped()["memory"])

@@ -18,6 +18,7 @@ from autotune.cost.bill import Bill, mostly_missed
 from autotune.cost.columns import Columns, Component, Outputs, Table, Tables, tabulate
 from autotune.cost.learned import as_learned
 from autotune.cost.memory import component as memory
+from autotune.cost.outputs import Later, split
 from autotune.cost.run_time import RunTime, knob_values, micro_steps
 from autotune.cost.spread.fitting import memory_violation
 from autotune.cost.time import checkpoint, collectives, compute, data, evaluation, startup
@@ -153,22 +154,33 @@ class CostModel:
         factor = self.calibration.factors.get(component, 1.0)
         if component == memory.COMPONENT.name:
             return self._remembered(table, factor)
-        if factor == 1.0 and component not in self.calibration.log_sds:
+        if not len(table.row_of) or (factor == 1.0 and component not in self.calibration.log_sds):
             return table
-        outputs = dict(table.outputs) if len(table.row_of) else table.outputs
-        if factor != 1.0:
-            for name, array in table.outputs.items():
-                if name.endswith("_s"):
-                    outputs[name] = array * factor
-        if component in self.calibration.log_sds:
-            log_sd = np.full_like(outputs["log_sd"], self.calibration.log_sds[component])
-            kept = outputs.get("knob_log_sd", np.zeros_like(log_sd))
-            outputs["log_sd"] = np.hypot(log_sd, kept)
-            if "slow_variance" in outputs:
-                outputs["slow_variance"] = np.zeros_like(log_sd)
-            if "unseen_device" in outputs:  # measured steps settle it
-                outputs["unseen_device"] = np.ones_like(log_sd)
+        now, later = split(table.outputs)
+        outputs = self._measured(component, now, factor)
+        if later:
+            outputs = Later(
+                outputs,
+                later,
+                lambda: self._measured(component, {n: table.outputs[n] for n in later}, factor),
+            )
         return Table(outputs, table.row_of)
+
+    def _measured(self, component: str, outputs: Outputs, factor: float) -> Outputs:
+        """Outputs of a component times what was measured of it, and as sure as that makes them."""
+        found = dict(outputs)
+        if factor != 1.0:
+            found |= {name: own * factor for name, own in outputs.items() if name.endswith("_s")}
+        if component not in self.calibration.log_sds:
+            return found
+        if "log_sd" in found:
+            log_sd = np.full_like(found["log_sd"], self.calibration.log_sds[component])
+            found["log_sd"] = np.hypot(log_sd, found.get("knob_log_sd", np.zeros_like(log_sd)))
+        if "slow_variance" in found:
+            found["slow_variance"] = np.zeros_like(found["slow_variance"])
+        if "unseen_device" in found:  # measured steps settle it
+            found["unseen_device"] = np.ones_like(found["unseen_device"])
+        return found
 
     def _remembered(self, table: Table, factor: float) -> Table:
         """Memory under what was measured of it."""

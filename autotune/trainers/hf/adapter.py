@@ -17,7 +17,6 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import PADS
 from autotune.trainers.schema import schema_of
-from autotune.trainers.syntax.python_settings import tree_of
 
 if TYPE_CHECKING:
     from autotune.domain.job import Method
@@ -178,6 +177,8 @@ _SPEAKS_OF_DTYPES = re.compile(
 
 def loads_silently(text: str) -> bool:
     """Whether a script loads a model, and gives no weight a dtype; its comments say nothing."""
+    from autotune.trainers.syntax.python_settings import tree_of
+
     try:
         code = ast.unparse(tree_of(text, "the script"))
     except InputError:
