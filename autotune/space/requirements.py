@@ -25,12 +25,8 @@ from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAG
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.model import ShortConv
 from autotune.domain.objective import PAIRED
-from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
@@ -201,28 +197,6 @@ def _may_exceed(job: Job, offer: Offer, field: str, *names: str) -> bool:
 def buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int) -> float:
     """[bytes] of the batches that all workers of a host keep ready."""
     return offer.per_node * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
-
-
-def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
-    """What settings need of a host beyond what was assumed of it."""
-    host, found = offer.host, []
-    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
-    if workers > host.cores and "cores" in host.assumed:
-        found.append(
-            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
-            f"--set host.cores=N states them"
-        )
-    stated = {"prefetch_factor": PREFETCHED, **knobs}
-    held = buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
-    for key, field in HELD_IN.items():
-        there = getattr(host, field)
-        if held > there and field in host.assumed:
-            found.append(
-                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
-                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
-            )
-            break
-    return found
 
 
 def splits_batch(job: Job, offer: Offer, micro: int) -> bool:

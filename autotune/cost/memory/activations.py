@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cost import dora
 from autotune.cost.memory.mixers import mixer_kept
-from autotune.cost.memory.modelling_code import Mode, family_memory
+from autotune.cost.memory.modelling_code import Mode, family_memory, fused_layernorm
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def layer_activations(model: Model, method: Method, mode: Mode) -> Kept:
             layer_activations(model, method, replace(mode, masked=share)) for share in (1.0, 0.0)
         )
         return with_mask.mixed(without, mode.masked)
-    attention = _attention(model, method, mode, model.linears)
-    own = _mlp(model, method, mode, model.linears) + _per_layer(model, method, mode)
+    attention = _attention(model, method, mode)
+    own = _mlp(model, method, mode) + _per_layer(model, method, mode)
     token = _norms(model, mode) + attention.per_token + own
     if family_memory(model.family).dropout:
         token += 2.0 * model.hidden_size
@@ -133,7 +133,7 @@ def unneeded_kept(model: Model, method: Method, mode: Mode) -> float:
     own = tuple(item for item in model.linears if item.part != "attention")
     if any(item.name in method.targets for item in own):
         return 0.0
-    return model.norms_per_layer * norm_kept(model, mode) + _mlp(model, method, mode, model.linears)
+    return model.norms_per_layer * norm_kept(model, mode) + _mlp(model, method, mode)
 
 
 def norm_kept(model: Model, mode: Mode) -> float:
@@ -165,9 +165,8 @@ def _scaled(model: Model, mode: Mode, element: float) -> float:
 
 def norm_output(model: Model, mode: Mode) -> float:
     """[bytes] of an element that a norm hands to the linears."""
-    plain = family_memory(model.family).plain_layernorm
-    fused = model.norm == "layernorm" and not plain
-    return 4.0 if fused and mode.autocast and not mode.narrow_norms else mode.stream
+    wide = fused_layernorm(model) and mode.autocast and not mode.narrow_norms
+    return 4.0 if wide else mode.stream
 
 
 def inner_bytes(model: Model, mode: Mode) -> float:
@@ -177,8 +176,7 @@ def inner_bytes(model: Model, mode: Mode) -> float:
 
 def reads_stream(model: Model, mode: Mode) -> bool:
     """Whether a norm keeps the residual stream itself, and not a copy of it in fp32."""
-    plain = family_memory(model.family).plain_layernorm
-    if model.norm == "layernorm" and not plain and (mode.narrow_norms or not mode.autocast):
+    if fused_layernorm(model) and (mode.narrow_norms or not mode.autocast):
         return True
     if model.norm == "rmsnorm" and mode.fused_norms:
         return True
@@ -204,11 +202,11 @@ def _norms(model: Model, mode: Mode) -> float:
     return token
 
 
-def _attention(model: Model, method: Method, mode: Mode, linears: tuple[Linear, ...]) -> Kept:
-    own = tuple(item for item in linears if item.part == "attention")
+def _attention(model: Model, method: Method, mode: Mode) -> Kept:
+    own = tuple(item for item in model.linears if item.part == "attention")
     inputs, output = own[:-1], own[-1:]
     if one_input(model):
-        inputs += tuple(item for item in linears if item.part == "mlp")[:-1]
+        inputs += tuple(item for item in model.linears if item.part == "mlp")[:-1]
     wide = tuple(item for item in inputs if item.in_features == model.hidden_size)
     narrow = tuple(item for item in inputs if item not in wide)  # latent attention's second ones
     normed = norm_output(model, mode)
@@ -288,9 +286,7 @@ def _scores_kept(model: Model, mode: Mode) -> float:
     Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
     """
     e, facts = mode.compute, family_memory(model.family)
-    if (
-        facts.softmax == "stated"
-    ):  # sinks in fp32, as norms are, widen the scores they are joined to
+    if facts.softmax == "stated":  # fp32 sinks, as norms are, widen the scores they are joined to
         return e if mode.stream <= e else 4.0 + e
     upcast = mode.autocast or facts.softmax == "fp32"
     kept = e if not upcast or e == 4.0 else 4.0 + e
@@ -301,18 +297,14 @@ def _scores_kept(model: Model, mode: Mode) -> float:
     return kept
 
 
-def _mlp(model: Model, method: Method, mode: Mode, linears: tuple[Linear, ...]) -> float:
+def _mlp(model: Model, method: Method, mode: Mode) -> float:
     token = 0.0
-    plain = tuple(item for item in linears if item.part == "mlp")
-    if plain:
-        token += _mlp_block(model, method, mode, plain)
-    shared = tuple(item for item in linears if item.part == "shared_expert")
-    if shared:
-        token += _mlp_block(model, method, mode, shared)
-    experts = tuple(item for item in linears if item.part == "expert" and item.active < item.count)
-    if experts:
-        token += _experts(model, method, mode, experts)
-    return token
+    for part in ("mlp", "shared_expert"):
+        own = tuple(item for item in model.linears if item.part == part)
+        token += _mlp_block(model, method, mode, own) if own else 0.0
+    routed = (item for item in model.linears if item.part == "expert" and item.active < item.count)
+    experts = tuple(routed)
+    return token + (_experts(model, method, mode, experts) if experts else 0.0)
 
 
 def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) -> float:

@@ -99,7 +99,7 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
         mlp=mlp,
         product=_below_peak(model, method, mode) + mlp - inner,
         norm=20.0 * model.hidden_size,
-        attention=_mixing(model, mode),
+        attention=_attention(model, mode),
         per_key=scores,
     )
 
@@ -213,13 +213,9 @@ def _below_peak(model: Model, method: Method, mode: Mode) -> float:
     )
 
 
-def _mixing(model: Model, mode: Mode) -> float:
+def _attention(model: Model, mode: Mode) -> float:
     if model.mixer is not None:
         return mixer_transient(model.mixer, mode, float(model.hidden_size))
-    return _attention(model, mode)
-
-
-def _attention(model: Model, mode: Mode) -> float:
     q, k, e = float(model.query_size), float(model.kv_size), mode.compute
     if mode.attention in {"eager", "math"}:
         return 2.0 * e * k

@@ -103,6 +103,11 @@ def family_memory(family: str) -> FamilyMemory:
     return FAMILY_MEMORY.get(family, _LLAMA_LIKE)
 
 
+def fused_layernorm(model: Model) -> bool:
+    """Whether norms are torch's LayerNorm, which autocast runs in fp32."""
+    return model.norm == "layernorm" and not family_memory(model.family).plain_layernorm
+
+
 # Baichuan2 has about twice the words of Baichuan, and another head: its weight is normalised anew
 # in every forward. Source: modeling_baichuan.py beside the weights, NormHead.
 _BAICHUAN2_WORDS = 100_000

@@ -53,7 +53,7 @@ def instants(step: Step) -> dict[str, Instant]:
         found["head backward"] = _head_backward(step)
         found["final norm"] = _final_norm(step)
         found["first layer"] = _first_layer(step)
-        found["last layer"] = _last_layer(step)
+        found["last layer"] = reduce(larger, (_lowest(step, layer) for layer in step.layers))
         found["end of backward"] = _end(step)
         found["optimizer"] = replace(step.resident(step.static.gradients), workspace=step.foreach)
         if trains_head(step.job.method):
@@ -278,11 +278,6 @@ def _first_layer(step: Step) -> Instant:
         + casts
         + step.static.zero.backward,
     )
-
-
-def _last_layer(step: Step) -> Instant:
-    """The layer nearest the embedding, of the kind with which that is most."""
-    return reduce(larger, (_lowest(step, layer) for layer in step.layers))
 
 
 def _lowest(step: Step, layer: LayerBytes) -> Instant:

@@ -16,18 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.cost import deepspeed, whole_modules
-from autotune.cost.memory.modelling_code import LITGPT, family_memory, is_litgpt
-from autotune.cost.parameters import (
-    adapter_parameters,
-    embedding_parameters,
-    head_parameters,
-    layer_parameters,
-    norm_parameters,
-    outside_parameters,
-    parameter_count,
-    saved_embedding,
-    saved_parameters,
+from autotune.cost import deepspeed, parameters, whole_modules
+from autotune.cost.memory.modelling_code import (
+    LITGPT,
+    family_memory,
+    fused_layernorm,
+    is_litgpt,
 )
 from autotune.domain.config import OFFLOADED_STATES
 from autotune.frozen import dataclass
@@ -83,10 +77,10 @@ def sizes(model: Model) -> Sizes:
         others = [float(x.in_features * x.out_features) for x in linears if x.part not in ROUTED]
         plain = max(plain, *others)
     for x in model.outside:
-        linear, rows = linear + x.in_features * x.out_features, rows + x.out_features
-        largest = max(largest, float(x.in_features * x.out_features))
-        plain = max(plain, float(x.in_features * x.out_features))
-    layers = {kind: layer_parameters(kind) for kind in model.layers}
+        size = float(x.in_features * x.out_features)
+        linear, rows = linear + size, rows + x.out_features
+        largest, plain = max(largest, size), max(plain, size)
+    layers = {kind: parameters.layer_parameters(kind) for kind in model.layers}
     return Sizes(
         layer=sum(kind.num_layers * size for kind, size in layers.items()) / model.num_layers,
         largest_layer=float(max(layers.values())),
@@ -96,11 +90,11 @@ def sizes(model: Model) -> Sizes:
         fused_rows=fused_rows,
         largest_plain=plain,
         largest_linear=largest,
-        embedding=float(embedding_parameters(model)),
-        head=float(head_parameters(model)),
-        outside=float(outside_parameters(model)),
-        norms=norm_parameters(model) * (model.norms_per_layer * model.num_layers + 1.0),
-        total=float(parameter_count(model)),
+        embedding=float(parameters.embedding_parameters(model)),
+        head=float(parameters.head_parameters(model)),
+        outside=float(parameters.outside_parameters(model)),
+        norms=parameters.norm_parameters(model) * (model.norms_per_layer * model.num_layers + 1.0),
+        total=float(parameters.parameter_count(model)),
     )
 
 
@@ -145,8 +139,7 @@ def quantised(job: Job) -> bool:
     """Whether the base's matrices really are quantised."""
     own = family_memory(job.model.family).own_linear  # the same file of 5.23 skips subclasses
     theirs = job.software.transformers >= EXPERTS_FUSED_FROM and not job.software.own_model
-    ignored = own and theirs
-    return job.method.is_quantised and not ignored
+    return job.method.is_quantised and not (own and theirs)
 
 
 def of_bitsandbytes(job: Job) -> bool:
@@ -207,9 +200,8 @@ def experts_fused(job: Job) -> bool:
     GptOssExpertsBnb4bit; a T4 held 12.8 GiB of the 20B model after loading.
     """
     by_unsloth = job.software.kernels == "unsloth" and job.method.base == "nf4"
-    if by_unsloth and job.model.family == "gpt_oss":
-        return False
-    return job.model.is_moe and job.software.transformers >= EXPERTS_FUSED_FROM
+    apart = by_unsloth and job.model.family == "gpt_oss"
+    return not apart and job.model.is_moe and job.software.transformers >= EXPERTS_FUSED_FROM
 
 
 def dequantised_bytes(job: Job, size: Sizes) -> float:
@@ -253,9 +245,8 @@ def fp32_norms(job: Job) -> bool:
     base. Source: torch's list of ops that autocast to fp32 has layer_norm; bitsandbytes 0.50
     nn/modules.py: a linear's output is cast to the dtype of its input.
     """
-    plain = family_memory(job.model.family).plain_layernorm
-    fused = job.model.norm == "layernorm" and not plain
-    return job.software.autocast and fused and (quantised(job) or job.model.embedding_norm)
+    wide = job.software.autocast and fused_layernorm(job.model)
+    return wide and (quantised(job) or job.model.embedding_norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +305,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     element = deepspeed.trained_bytes(job, columns)
     trained = whole_modules.trained_bytes(job, columns)
     if method.is_lora:
-        count = adapter_parameters(job.model, method) + saved_parameters(job.model, method)
+        count = parameters.adapter_parameters(job.model, method)
+        count += parameters.saved_parameters(job.model, method)
         trainable = np.full(columns.rows, float(count))
         adapters = trained / sharded
     else:
@@ -325,21 +317,21 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     if job.software.steps_in_backward:  # a matrix's own gradient is the most there is at a time
         widest = max(size.largest_linear, size.embedding)
         gradients = np.minimum(gradients, trains * element * widest / gradient_shards)
-    embedding = float(saved_embedding(job.model, method)) if method.is_lora else size.embedding
+    embedding = (
+        float(parameters.saved_embedding(job.model, method)) if method.is_lora else size.embedding
+    )
     several = columns.number("offer.count") > 1
     ddp = several & columns.equals("sharding", "ddp")
     fsdp = several & columns.equals("sharding", "fsdp")
     zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
-    whole = np.full(columns.rows, weight_bytes(job, size))
     alone = ~columns.equals("sharding", "fsdp", "zero3")
-    whole = whole - alone * whole_modules.kept_on_host(job)
+    whole: FloatArray = weight_bytes(job, size) - alone * whole_modules.kept_on_host(job)
     if method.base == "32bit":
         whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
     # An offloading ZeRO has the newest gradients on the device and their sums on the host: 13B in
     # full by ZeRO-2 on one H800 takes 64 GB, 26 of weights and as much of gradients.
-    shards = columns.equals("offload", "all")
     states = columns.equals("offload", *OFFLOADED_STATES)
-    here = np.where(shards, 0.0, 1.0)
+    here = np.where(columns.equals("offload", "all"), 0.0, 1.0)
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
     held = trains * _state_bytes(job, columns, trained, trainable, embedding) / state_shards
     second = 0.0 if method.is_lora or not job.work.reference else 1.0  # the reference's own copy

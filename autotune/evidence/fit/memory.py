@@ -114,7 +114,7 @@ def tables_of(
 
 
 def _features(job: Job, columns: Columns) -> Outputs:
-    model = _neutral(job)
+    model = replace(NEUTRAL, offsets={job.software.stack: replace(UNKNOWN_CODE, log_sd=0.0)})
     peak = memory.DevicePeak.of(job, columns, model)
     found, cache = memory.price_memory(job, columns, model, peak), peak.cache
     resident = found["weights"] + found["adapters"] + found["optimizer"]
@@ -128,10 +128,6 @@ def _features(job: Job, columns: Columns) -> Outputs:
         **{f"cache {term}": getattr(cache, term) for term in PRIORS},
         "unseen_sd": found["log_sd"],
     }
-
-
-def _neutral(job: Job) -> MemoryConstants:
-    return replace(NEUTRAL, offsets={job.software.stack: replace(UNKNOWN_CODE, log_sd=0.0)})
 
 
 # Traced steps of Llama and Mistral, replayed through the simulated allocator on smaller and smaller

@@ -26,7 +26,7 @@ from .disturbance import FAST, Host, between, disturbances, slowdown
 from .model import HEADS, TOKENS, WIDTH, Block, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Clock = Callable[[], float]
 
@@ -59,7 +59,7 @@ class NotHereError(Exception):
 
 
 class Speeds:
-    """The parts, on one device. seconds: that all of them together may take."""
+    """The parts of `SHARES`, on one device. seconds: that all of them together may take."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         """Raises NotHereError where the device cannot be used."""
@@ -74,15 +74,6 @@ class Speeds:
         alone = self.kind == "cpu" and torch.get_num_threads() == 1
         self.clock = time.process_time if alone else time.perf_counter
         self.host_clock = time.process_time if self.kind == "cpu" else time.perf_counter
-
-    def parts(self) -> Iterator[tuple[str, Callable[[float], list[Fact]]]]:
-        """Each part with the call that measures it in so many seconds."""
-        yield "host", self.host
-        yield "matmul", self.matmul
-        yield "elementwise", self.elementwise
-        yield "issue", self.issue
-        yield "copies", self.copies
-        yield "loader", self.loader
 
     def host(self, seconds: float) -> list[Fact]:
         """[s] of one thread for a thousand rounds of plain Python."""
@@ -186,9 +177,10 @@ class Speeds:
         if min(forward_s, backward_s) <= 0:
             msg = "more layers took no longer: the machine is too busy to tell"
             raise NotHereError(msg)
-        pairs = (("issue_forward", forward_s, counts[0], ahead), ("issue_backward", backward_s,
-                 counts[1], back))  # fmt: skip
-        return [fact(name, s / n, took[many]) for name, s, n, took in pairs]
+        return [
+            fact("issue_forward", forward_s / counts[0], ahead[many]),
+            fact("issue_backward", backward_s / counts[1], back[many]),
+        ]
 
     def copies(self, seconds: float) -> list[Fact]:
         """[bytes/s] from pinned memory of the host, and to each other device of the machine."""
@@ -199,8 +191,7 @@ class Speeds:
         host = torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
         took = self.timed(lambda: here.copy_(host, non_blocking=True), seconds / 2)
         found = [fact("copy_to_device", COPIED_BYTES / took["s"], took)]
-        peers = range(1, torch.cuda.device_count())
-        for peer in peers:
+        for peer in (peers := range(1, torch.cuda.device_count())):
             there = torch.empty(COPIED_BYTES, dtype=torch.uint8, device=f"cuda:{peer}")
 
             def send(there: torch.Tensor = there) -> None:
@@ -357,9 +348,9 @@ def measured(request: dict[str, Any], result: Path) -> None:
         missing = [{"name": name, "why": str(error)} for name in SHARES]
         write_atomic(result, {**found, "not_measured": missing, "done": True})
         return
-    for name, part in speeds.parts():
+    for name in SHARES:
         phase.enter(f"measuring: {name}")
-        found = taken(found, name, part, speeds)
+        found = taken(found, name, getattr(speeds, name), speeds)
         write_atomic(result, found)
     write_atomic(result, {**found, "done": True})
 

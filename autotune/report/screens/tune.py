@@ -196,7 +196,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         (
             _label(row, best, WHOLE_LABEL if shows(tight, until=2) else LABEL),
             format_seconds(row.duration_s.p50),
-            *(() if free else _cost_cells(row, best, objective)),
+            *(() if free else (format_usd(row.cost_usd.p50), against(row, best, objective))),
             format_bytes(row.memory_bytes["total"]),
             *((f"price {price_marks(row)}" if price_marks(row) else "",) if marked else ()),
         )
@@ -234,11 +234,6 @@ def _other_machines(payload: RecommendationPayload, shown: Sequence[Row]) -> str
     told += [f"too tight on {' and '.join(tight)}"] if tight else []
     told += [f"does not fit on {' or '.join(unfit)}"] if unfit else []
     return f"Other machines: {'; '.join(told)}."
-
-
-def _cost_cells(row: Row, best: Row, objective: str) -> tuple[str, ...]:
-    """The cost, and how much worse the row is by what is minimised."""
-    return format_usd(row.cost_usd.p50), against(row, best, objective)
 
 
 def _label(row: Row, best: Row, length: int) -> str:

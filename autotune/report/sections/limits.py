@@ -61,16 +61,12 @@ def limit_phrases(found: Sequence[LimitOdds], confidence: float) -> tuple[str, s
         if each.kept:
             alike.setdefault(_odds(each), []).append(_limit(each))
     kept = [f"{' and '.join(limits)}: kept with {odds}" for odds, limits in alike.items()]
-    missed = [_missed_clause(each) for each in found if not each.kept]
+    missed = [(f"{_limit(each)} missed ({_odds(each)})") for each in found if not each.kept]
     needed = " and ".join(_limit_figure(each, each.held) for each in found if not each.kept)
     which = "they" if len(missed) > 1 else "it"
     asked = f". To keep {which.replace('they', 'them')} with {chances(confidence)}, {which} would "
     asked += f"have to be {needed}"
     return "; ".join(kept), "; ".join(missed) + (asked if missed else "")
-
-
-def _missed_clause(each: LimitOdds) -> str:
-    return f"{_limit(each)} missed ({_odds(each)})"
 
 
 def _limit(each: LimitOdds) -> str:

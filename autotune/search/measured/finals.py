@@ -113,7 +113,7 @@ class Finals:
         if self.pick is None:
             return False
         found = self.standing[index]
-        if not found.stands or (found.runs == 1 and self._is_odd(index)):
+        if not found.stands or (found.runs == 1 and (self._beyond[index] > ODD * self._usual)):
             return self._promises(index) < -NARROW
         return compared(found, self.standing[self.pick]).is_open
 
@@ -128,10 +128,6 @@ class Finals:
     @property
     def _known(self) -> list[int]:
         return [i for i, found in self.standing.items() if found.stands] or list(self.standing)
-
-    def _is_odd(self, index: int) -> bool:
-        """Whether it took longer than the model says by more than is usual here."""
-        return self._beyond[index] > ODD * self._usual
 
     @cached_property
     def _usual(self) -> float:
