@@ -324,8 +324,9 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     ddp = several & columns.equals("sharding", "ddp")
     fsdp = several & columns.equals("sharding", "fsdp")
     zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
+    whole = np.full(columns.rows, weight_bytes(job, size))
     alone = ~columns.equals("sharding", "fsdp", "zero3")
-    whole: FloatArray = weight_bytes(job, size) - alone * whole_modules.kept_on_host(job)
+    whole = whole - alone * whole_modules.kept_on_host(job)
     if method.base == "32bit":
         whole = np.where(deepspeed.casts(columns), 2.0 * size.total, whole)
     # An offloading ZeRO has the newest gradients on the device and their sums on the host: 13B in
