@@ -44,7 +44,8 @@ from autotune.pricing import Pricing, bills_of
 from autotune.report.phrases import chance
 from autotune.space.enumerate import enumerate_candidates
 from autotune.space.file import load_space
-from autotune.space.rules import RULES, host_doubts, host_options, violations
+from autotune.space.requirements import host_doubts
+from autotune.space.rules import RULES, host_options, violations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,8 @@ from autotune.domain.config import ACCUMULATION, FLASH, KNOBS, PLAIN, KnobValue,
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.space.file import at_present
-from autotune.space.rules import RULES, Rule, host_doubts, host_options
+from autotune.space.requirements import host_doubts
+from autotune.space.rules import RULES, Rule, host_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -25,8 +25,12 @@ from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAG
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.model import ShortConv
 from autotune.domain.objective import PAIRED
+from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autotune.domain.config import KnobValue
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
@@ -199,6 +203,28 @@ def buffer_bytes(job: Job, offer: Offer, micro: int, workers: int, prefetch: int
     return offer.per_node * workers * prefetch * micro * job.max_length * TOKENISED_BYTES
 
 
+def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
+    """What settings need of a host beyond what was assumed of it."""
+    host, found = offer.host, []
+    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
+    if workers > host.cores and "cores" in host.assumed:
+        found.append(
+            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
+            f"--set host.cores=N states them"
+        )
+    stated = {"prefetch_factor": PREFETCHED, **knobs}
+    held = buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
+    for key, field in HELD_IN.items():
+        there = getattr(host, field)
+        if held > there and field in host.assumed:
+            found.append(
+                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
+                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
+            )
+            break
+    return found
+
+
 def splits_batch(job: Job, offer: Offer, micro: int) -> bool:
     """Whether the devices' micro-batches make the global batch."""
     return job.global_batch_size % (micro * offer.count) == 0
@@ -244,9 +270,7 @@ def family_has_kernel(job: Job, _offer: Offer, attention: str) -> bool:
     model = job.model
     if attention == "sdpa":
         return not model.attention_softcap and job.software.has_sdpa(model.family)
-    if attention in FLASH:
-        return model.family not in NO_FLASH and model.position != "alibi"
-    return True
+    return attention not in FLASH or (model.family not in NO_FLASH and model.position != "alibi")
 
 
 def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
@@ -263,9 +287,8 @@ def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
 
 def quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
     """Whether quantised weights can be divided this way."""
-    if job.method.base == "int8":
-        return sharding not in {"fsdp", "zero3"}
-    return job.method.base != "nf4" or sharding != "zero3"
+    whole = {"int8": {"fsdp", "zero3"}, "nf4": {"zero3"}}.get(job.method.base, set())
+    return sharding not in whole
 
 
 def dora_reads_weights(job: Job, _offer: Offer, sharding: str) -> bool:
@@ -275,8 +298,7 @@ def dora_reads_weights(job: Job, _offer: Offer, sharding: str) -> bool:
 
 def states_as_today(job: Job, offer: Offer, sharding: str) -> bool:
     """DeepSpeed keeps fp32 masters and moments; to leave it for 16-bit ones is the user's step."""
-    method = job.method
-    if method.is_lora or method.base != "16bit" or offer.count == 1:
+    if job.method.is_lora or job.method.base != "16bit" or offer.count == 1:
         return True
     stated = job.origin.knobs.get("sharding") if job.origin else None  # of a machine not offered
     now = job.today.sharding if job.today else stated
@@ -345,12 +367,12 @@ def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: s
     A gated delta net carries a state from row to row without its kernels: transformers refuses. A
     short convolution reads the end of the row before.
     """
-    if packing == "on" and job.model.delta_nets and not job.software.fuses_delta_nets:
+    if packing == "off":
+        return True
+    if job.model.delta_nets and not job.software.fuses_delta_nets:
         return False
     convolves = any(isinstance(layer.mixer, ShortConv) for layer in job.model.layers)
-    if convolves and packing == "on" and job.lock.get("packing") != "on":
-        return False
-    return packing == "off" or attention in FLASH or job.lock.get("packing") == "on"
+    return job.lock.get("packing") == "on" or (attention in FLASH and not convolves)
 
 
 def pairs_can_have_it(job: Job, _offer: Offer, value: str) -> bool:

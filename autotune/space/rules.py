@@ -12,15 +12,15 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from autotune.domain.config import KNOBS
-from autotune.domain.units import GB, format_bytes
+from autotune.domain.units import GB
 from autotune.frozen import dataclass
 from autotune.space import requirements as needs
-from autotune.space.requirements import FEEDING, HELD_IN, PREFETCHED, WORKERS, buffer_bytes
+from autotune.space.requirements import FEEDING, WORKERS, buffer_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autotune.domain.config import Config, KnobValue
+    from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
@@ -188,25 +188,3 @@ def host_options(job: Job, offer: Offer, reasons: Mapping[str, object]) -> str:
 if not all(set(rule.reads) <= set(KNOBS) for rule in RULES):  # pragma: no cover - import-time guard
     message = "every rule reads knobs"
     raise AssertionError(message)
-
-
-def host_doubts(job: Job, offer: Offer, knobs: Mapping[str, KnobValue]) -> list[str]:
-    """What settings need of a host beyond what was assumed of it."""
-    host, found = offer.host, []
-    workers = int(knobs.get(WORKERS, 0)) * offer.per_node
-    if workers > host.cores and "cores" in host.assumed:
-        found.append(
-            f"{workers} data workers in all, and {host.cores} cores are assumed of {offer.label}: "
-            f"--set host.cores=N states them"
-        )
-    stated = {"prefetch_factor": PREFETCHED, **knobs}
-    held = buffer_bytes(job, offer, *(int(stated.get(name, 0)) for name in FEEDING))
-    for key, field in HELD_IN.items():
-        there = getattr(host, field)
-        if held > there and field in host.assumed:
-            found.append(
-                f"batches kept ready take {format_bytes(held)}, and {format_bytes(there)} of {key} "
-                f"are assumed of {offer.label}: --set host.{key}=SIZE states it"
-            )
-            break
-    return found

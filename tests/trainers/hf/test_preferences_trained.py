@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
+from forked import ran, run_forked
 
 from autotune.app.runs.export import export, write_export
 from autotune.domain.objective import PAIRED
@@ -74,26 +75,7 @@ STARTED: tuple[Objective, str, str] = ("dpo", "lora", "chats")
 FORKED: tuple[tuple[Objective, str, str], ...] = (
     ("kto", "lora", "marked"), ("orpo", "lora", "pairs"), ("reward", "full", "pairs"),
 )  # fmt: skip
-SCRATCH, READING = "scratch", "reading"
-
-# What all the scripts import takes far longer than their four steps: it is imported once, and each
-# script is the main program of a process that is forked from there.
-FORKS = """import json, os, runpy, sys
-import datasets, peft, torch, transformers, trl
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
-for script in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        folder = os.path.dirname(script)
-        for number, name in (1, "stdout"), (2, "stderr"):
-            os.dup2(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY), number)
-        with open(os.path.join(folder, "environment.json")) as file:
-            os.environ.update(json.load(file))
-        sys.argv, sys.path[0] = [script], folder
-        runpy.run_path(script, run_name="__main__")
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+SCRATCH, READING, REFUSED = "scratch", "reading", "refused"
 
 
 def planned(objective: Objective, kind: str) -> Export:
@@ -114,7 +96,7 @@ def without_weights(model: Path, where: Path) -> None:
         (where / name).write_text(text)
 
 
-def wrong_rows(top: Path) -> str:
+def wrong_rows(top: Path) -> Path:
     """Exports and rows that they cannot take, and a script that reads these with each of them."""
     for place, (objective, rows, _) in enumerate(WRONG):
         what = job(with_base(LORA, "32bit"), objective=objective)
@@ -123,7 +105,7 @@ def wrong_rows(top: Path) -> str:
     (top / "environment.json").write_text(json.dumps({"HF_HUB_OFFLINE": "1"}))
     folders = [str(top / str(place)) for place in range(len(WRONG))]
     (top / "read.py").write_text(f"FOLDERS = {folders}\n{READS}")
-    return str(top / "read.py")
+    return top / "read.py"
 
 
 @pytest.fixture(scope="module")
@@ -142,14 +124,15 @@ def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         told(made[objective], model_and_data, rows)
     without_weights(model_and_data, made[SCRATCH])
     told(made[SCRATCH], made[SCRATCH], "pairs", MAX_STEPS="1")
-    scripts = [str(where / "train.py") for where in made.values()]
+    scripts = [where / "train.py" for where in made.values()]
     made[READING] = top / READING
     scripts.append(wrong_rows(made[READING]))
-    done = run(top, top, top, sys.executable, "-c", FORKS, *scripts)
-    codes = done.stdout.split()
-    assert len(codes) == len(made), done.stderr[-3000:]
-    for where, code in zip(made.values(), codes, strict=True):
-        (where / "code").write_text(code)
+    made[REFUSED] = made[READING] / "0"
+    own = environment(model_and_data, made[REFUSED], made[REFUSED] / "rows.jsonl")
+    said = {**own, "MODEL": "no/such-model", "USE_CPU": "1"}
+    (made[REFUSED] / "environment.json").write_text(json.dumps(said))
+    scripts.append(made[REFUSED] / "train.py")
+    run_forked(scripts, environment(top, top, top))
     return made
 
 
@@ -187,7 +170,7 @@ def test_every_other_objective_trains_by_its_plan(
     objective: Objective, kind: str, forked: dict[str, Path]
 ) -> None:
     where = forked[objective]
-    assert (where / "code").read_text() == "0", (where / "stderr").read_text()[-3000:]
+    ran(where)
     trained(where, kind, objective)
 
 
@@ -203,9 +186,8 @@ def test_a_model_without_weights_is_scored_by_a_copy_of_the_same_ones(
     forked: dict[str, Path],
 ) -> None:
     where = forked[SCRATCH]
-    told = (where / "stderr").read_text()
-    assert (where / "code").read_text() == "0", told[-3000:]
-    assert "training begins from random ones" in told
+    ran(where)
+    assert "training begins from random ones" in (where / "stderr").read_text()
     # ln 2: the policy is still its reference
     assert "'train_loss': '0.6931'" in (where / "stdout").read_text()
 
@@ -230,20 +212,14 @@ for where in FOLDERS:
 
 
 @pytest.mark.slow
-def test_other_rows_are_refused_before_the_model_is_loaded(
-    model_and_data: Path, forked: dict[str, Path]
-) -> None:
+def test_other_rows_are_refused_before_the_model_is_loaded(forked: dict[str, Path]) -> None:
     told = (forked[READING] / "stdout").read_text().splitlines()
     assert len(told) == len(WRONG), (forked[READING] / "stderr").read_text()
     assert [said for line, (*_, said) in zip(told, WRONG, strict=True) if said not in line] == []
-    top = forked[READING]
-    start = run(
-        model_and_data, top, top / "0/rows.jsonl", "bash", f"{top}/0/run.sh",
-        MODEL="no/such-model", USE_CPU="1",
-    )  # fmt: skip
-    assert start.returncode == 1
-    assert WRONG[0][2] in start.stderr
-    assert "Traceback" not in start.stderr
+    assert (forked[REFUSED] / "code").read_text() == "1"
+    said = (forked[REFUSED] / "stderr").read_text()
+    assert WRONG[0][2] in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

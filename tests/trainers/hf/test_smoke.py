@@ -1,4 +1,8 @@
-"""The generated run.sh trains for real: a tiny random model, ten steps on the CPU."""
+"""The generated run.sh trains for real: a tiny random model, ten steps on the CPU.
+
+What it starts is the same script for every model. Those of other models are run without it, forked
+from one process.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
+from forked import ran, run_forked
 
 from autotune.app.runs.export import export, write_export
 from autotune.catalog.models.models import find_model, load_models
@@ -24,13 +29,14 @@ from autotune.evidence.log.read import read_log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.domain.config import Config
+
 pytestmark = pytest.mark.slow
 
 
-def run(
-    folder: Path, where: Path, *command: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    ours = {
+def ours(folder: Path, where: Path) -> dict[str, str]:
+    """What a user would set for a short run without the hub."""
+    return {
         "MODEL": str(folder / "model"),
         "DATA": str(folder / "data.jsonl"),
         "EVAL_DATA": str(folder / "data.jsonl"),
@@ -40,9 +46,14 @@ def run(
         "HF_HOME": str(where / "hf"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
+
+
+def run(
+    folder: Path, where: Path, *command: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command or ["bash", str(where / "run.sh")],
-        env={**os.environ, **ours, **environment},
+        env={**os.environ, **ours(folder, where), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -112,17 +123,6 @@ def test_use_cpu_tries_a_gpu_job_without_a_gpu(model_and_data: Path, tmp_path: P
     assert (tmp_path / "output/final/model.safetensors").exists()
 
 
-def test_a_changed_batch_is_refused_by_the_script(model_and_data: Path, tmp_path: Path) -> None:
-    cpu = job(with_base(LORA, "32bit"))
-    write_export(export("hf", cpu, offer(cpu=True), config(precision="fp32")), tmp_path)
-    path = tmp_path / "training_args.json"
-    edited = json.loads(path.read_text()) | {"gradient_accumulation_steps": 4}
-    path.write_text(json.dumps(edited))
-    done = run(model_and_data, tmp_path, sys.executable, str(tmp_path / "train.py"))
-    assert done.returncode != 0
-    assert "make batches of 16, not 8" in done.stderr
-
-
 TINY: dict[str, Any] = {
     "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "vocab_size": 9,
@@ -157,27 +157,6 @@ def tiny(name: str, beside: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_run_sh_trains_the_adapters_that_are_counted(
-    name: str, model_and_data: Path, tmp_path: Path
-) -> None:
-    safetensors = pytest.importorskip("safetensors.torch")
-    folder = tiny(name, model_and_data, tmp_path / "own")
-    model = find_model(str(folder / "model"))
-    assert model.num_dense_layers == LEADING.get(model.family, 1)
-    method = replace(LORA, base="32bit", dropout=0.0, targets=resolve_targets(model, "all-linear"))
-    chosen = config(precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full")
-    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
-    write_export(
-        export("hf", job(method, model=model), small, chosen, DiskUse(2, 1e5)), tmp_path / "run"
-    )
-    done = run(folder, tmp_path / "run")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert state(tmp_path / "run/output", 10)["global_step"] == 10
-    saved = safetensors.load_file(tmp_path / "run/output/final/adapter_model.safetensors")
-    assert sum(each.numel() for each in saved.values()) == lora_parameters(model, 8, "all-linear")
-
-
 def a_gemma_4(folder: Path, data: Path) -> Path:
     """A tiny random one with its parts that see and hear, the tokenizer and rows of `data`."""
     import transformers
@@ -200,28 +179,6 @@ def a_gemma_4(folder: Path, data: Path) -> Path:
     shutil.copytree(data, folder)
     transformers.Gemma4ForConditionalGeneration(config).save_pretrained(folder / "model")
     return folder
-
-
-def test_a_checkpoint_that_sees_and_hears_has_adapters_in_its_text_alone(
-    model_and_data: Path, tmp_path: Path
-) -> None:
-    from safetensors import safe_open
-
-    folder = a_gemma_4(tmp_path / "gemma", model_and_data)
-    model = find_model(str(folder / "model"))
-    targets = resolve_targets(model, "all-linear")
-    method = replace(with_base(LORA, "32bit"), targets=targets)
-    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
-    plan = job(method, model=model, storage="network")
-    write_export(export("hf", plan, small, config(precision="fp32", attention="sdpa")), tmp_path)
-    done = run(folder, tmp_path, MAX_STEPS="2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    with safe_open(tmp_path / "output/final/adapter_model.safetensors", "pt") as saved:
-        names = list(saved.keys())
-        assert sum(saved.get_tensor(name).numel() for name in names) == lora_parameters(
-            model, method.rank, targets
-        )
-    assert all("language_model" in name for name in names)
 
 
 def a_gemma_3(folder: Path, data: Path) -> Path:
@@ -265,44 +222,107 @@ def a_mistral_3(folder: Path, data: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("made", "trainer", "kind"),
-    [
-        (a_gemma_3, "hf", "lora"),
-        (a_gemma_3, "trl", "full"),
-        (a_mistral_3, "hf", "full"),
-        (a_mistral_3, "trl", "lora"),
-    ],
-)
-def test_a_checkpoint_that_sees_trains_its_text_alone(
-    model_and_data: Path,
-    tmp_path: Path,
-    made: Callable[[Path, Path], Path],
-    trainer: str,
-    kind: str,
-) -> None:
+SEES: dict[str, tuple[Callable[[Path, Path], Path], str, str]] = {
+    "gemma 3, adapters": (a_gemma_3, "hf", "lora"),
+    "gemma 3, all": (a_gemma_3, "trl", "full"),
+    "mistral 3, all": (a_mistral_3, "hf", "full"),
+    "mistral 3, adapters": (a_mistral_3, "trl", "lora"),
+}
+HEARS, CHANGED = "gemma 4", "changed batch"
+
+
+@pytest.fixture(scope="module")
+def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders in which a script ran and trained a model of its own, which lies in `own`."""
+    top = tmp_path_factory.mktemp("forked")
+    made: dict[str, Path] = {}
+    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
+
+    def write(name: str, folder: Path, trainer: str, settings: Config, **more: str) -> None:
+        model, where = find_model(str(folder / "model")), folder.parent
+        targets = resolve_targets(model, "all-linear")
+        lora = replace(with_base(LORA, "32bit"), targets=targets, dropout=0.0)
+        full = name in SEES and SEES[name][2] == "full"
+        plan = job(Method("full", "32bit") if full else lora, model=model)
+        write_export(export(trainer, plan, small, settings, DiskUse(2, 1e5)), where)
+        said = {**ours(folder, where), "OUTPUT_DIR": str(where / "output"), **more}
+        (where / "environment.json").write_text(json.dumps(said))
+        made[name] = where
+
+    for number, name in enumerate(NAMES):
+        chosen = config(
+            precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full"
+        )
+        write(name, tiny(name, model_and_data, top / str(number) / "own"), "hf", chosen)
+    others = {HEARS: (a_gemma_4, "hf", "lora"), **SEES}
+    for name, (make, trainer, _) in others.items():
+        folder = make(top / name / "own", model_and_data)
+        settings = config(precision="fp32", attention="sdpa")
+        write(name, folder, trainer, settings, MAX_STEPS="2")
+    made[CHANGED] = changed_batch(model_and_data, top / CHANGED)
+    run_forked([where / "train.py" for where in made.values()], {"HF_HUB_OFFLINE": "1"})
+    return made
+
+
+def changed_batch(folder: Path, where: Path) -> Path:
+    """A folder whose arguments somebody edited after they were written."""
+    cpu = job(with_base(LORA, "32bit"))
+    write_export(export("hf", cpu, offer(cpu=True), config(precision="fp32")), where)
+    path = where / "training_args.json"
+    edited = json.loads(path.read_text()) | {"gradient_accumulation_steps": 4}
+    path.write_text(json.dumps(edited))
+    (where / "environment.json").write_text(json.dumps(ours(folder, where)))
+    return where
+
+
+def test_a_changed_batch_is_refused_by_the_script(forked: dict[str, Path]) -> None:
+    assert (forked[CHANGED] / "code").read_text() != "0"
+    assert "make batches of 16, not 8" in (forked[CHANGED] / "stderr").read_text()
+
+
+def adapted(where: Path) -> tuple[set[str], int, int]:
+    """The names of the adapters that were saved, their elements, and how many are counted."""
     from safetensors.torch import load_file
 
-    folder = made(tmp_path / "own", model_and_data)
-    model = find_model(str(folder / "model"))
-    targets = resolve_targets(model, "all-linear")
-    lora = replace(with_base(LORA, "32bit"), targets=targets)
-    method = lora if kind == "lora" else Method("full", "32bit")
-    small = replace(offer(cpu=True), host=replace(HOST, cores=2))
-    plan = job(method, model=model, storage="network")
-    settings = config(precision="fp32", attention="sdpa")
-    write_export(export(trainer, plan, small, settings), tmp_path)
-    done = run(folder, tmp_path, MAX_STEPS="2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    out = tmp_path / "output/final"
-    if kind == "lora":
-        saved = load_file(out / "adapter_model.safetensors")
-        assert sum(each.numel() for each in saved.values()) == lora_parameters(
-            model, method.rank, targets
-        )
+    model = find_model(str(where / "own/model"))
+    saved = load_file(where / "output/final/adapter_model.safetensors")
+    counted = lora_parameters(model, LORA.rank, resolve_targets(model, "all-linear"))
+    return set(saved), sum(each.numel() for each in saved.values()), counted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_trains_the_adapters_that_are_counted(name: str, forked: dict[str, Path]) -> None:
+    where = forked[name]
+    model = find_model(str(where / "own/model"))
+    assert model.num_dense_layers == LEADING.get(model.family, 1)
+    ran(where)
+    assert state(where / "output", 10)["global_step"] == 10
+    _, elements, counted = adapted(where)
+    assert elements == counted
+
+
+def test_a_checkpoint_that_sees_and_hears_has_adapters_in_its_text_alone(
+    forked: dict[str, Path],
+) -> None:
+    ran(forked[HEARS])
+    names, elements, counted = adapted(forked[HEARS])
+    assert elements == counted
+    assert all("language_model" in name for name in names)
+
+
+@pytest.mark.parametrize("name", SEES)
+def test_a_checkpoint_that_sees_trains_its_text_alone(name: str, forked: dict[str, Path]) -> None:
+    from safetensors.torch import load_file
+
+    where = forked[name]
+    ran(where)
+    if SEES[name][2] == "lora":
+        _, elements, counted = adapted(where)
+        assert elements == counted
         return
-    before = load_file(folder / "model/model.safetensors")
-    after = load_file(out / "model.safetensors")
+    model = find_model(str(where / "own/model"))
+    before = load_file(where / "own/model/model.safetensors")
+    after = load_file(where / "output/final/model.safetensors")
     assert sum(each.numel() for each in after.values()) == (
         parameter_count(model) + model.beside_params
     )
