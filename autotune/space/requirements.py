@@ -79,9 +79,8 @@ def family_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
 
 def triton_runs(_job: Job, offer: Offer, kernels: str) -> bool:
     """Whether Triton compiles for the device."""
-    device = offer.device
-    capable = device.vendor == "amd" or device.compute_capability >= TRITON_CAPABILITY
-    return kernels == "none" or (not device.is_cpu and capable)
+    capable = offer.device.vendor == "amd" or offer.device.compute_capability >= TRITON_CAPABILITY
+    return kernels == "none" or (not offer.device.is_cpu and capable)
 
 
 def kernels_run_eagerly(_job: Job, _offer: Offer, kernels: str, compiled: str) -> bool:
