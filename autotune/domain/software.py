@@ -123,6 +123,8 @@ class Software:
     steps_in_backward: bool = field(default=False, metadata=LATER)
     # the optimizer's states take next to nothing of the device: paged out, factored, or none
     no_moments: bool = field(default=False, metadata=LATER)
+    # 4-bit weights are multiplied in fp32: no autocast, and a compute dtype that nobody states
+    fp32_products: bool = field(default=False, metadata=LATER)
     # checkpoints hold what was trained and no optimizer states (save_only_model)
     saves_model_only: bool = field(default=False, metadata=LATER)
     # False: WITHOUT_CUDNN is set, and sdpa asks cuDNN last. None: where lengths of batches change,

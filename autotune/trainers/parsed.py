@@ -61,6 +61,7 @@ class Parsed:
     steps_in_backward: bool = False  # no gradient is kept longer than its own step
     steps_by_config: bool = False  # DeepSpeed's config names an optimizer, and DeepSpeed makes it
     no_moments: bool = False  # its optimizer's states take next to nothing of the device
+    fp32_products: bool = False  # 4-bit weights are multiplied in fp32
     saves_model_only: bool = False  # without states of the optimizer
     loads_whole: bool = False  # onto each device, before ZeRO-3 shards it
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step

@@ -116,9 +116,9 @@ def int8_bytes(job: Job) -> float:
 # bf16, whatever the compute dtype asked for; later ones do as they are asked. An fp32 input (norms
 # left in fp32 by `prepare_model_for_kbit_training`; LayerNorm under autocast) makes the forward
 # write the unpacked weights in fp32, and autocast read them back into 16 bit for the product; the
-# backward's gradient is in 16 bit. Fused adapters unpack weights themselves. Does not cover: a
-# compute dtype that nobody states, which transformers hands on as fp32; weights loaded in another
-# 16-bit dtype than is computed in, which every pass casts (4 bytes).
+# backward's gradient is in 16 bit. Fused adapters unpack weights themselves. Without autocast, a
+# compute dtype that nobody states is `in_fp32`. Does not cover: weights loaded in another 16-bit
+# dtype than is computed in, which every pass casts (4 bytes).
 # Read: 0.41.0 to 0.50.2 nn/modules.py, `Linear4bit.set_compute_type` (since 0.47 only where no
 # dtype is given), and autograd/_functions.py, `MatMul4Bit`; issue 667: a Llama-2 7B lost 35 to
 # 40 % of its speed from 0.40.2 to 0.41.0 alone. By a torch dispatch mode on 0.50.2, a prepared
@@ -132,6 +132,17 @@ def wide_linears(job: Job) -> bool:
     own = job.software.kernels == "unsloth" or job.software.fused_adapters
     nf4 = job.method.is_lora and job.method.base == "nf4" and job.software.gptq == "none"
     return nf4 and not own and (fp32_stream(job) or fp32_norms(job))
+
+
+def in_fp32(job: Job) -> bool:
+    """Whether 4-bit weights are multiplied in fp32, in the forward as in the backward.
+
+    Nearly all products are theirs, so all are priced at that rate; without TF32, which torch leaves
+    off. Source: bitsandbytes 0.50 nn/modules.py, `Linear4bit.forward`, which casts its input to the
+    compute dtype; transformers 5.23 BitsAndBytesConfig, whose default is float32.
+    """
+    nf4 = job.method.is_lora and job.method.base == "nf4" and job.software.gptq == "none"
+    return nf4 and job.software.fp32_products and job.software.kernels != "unsloth"
 
 
 def wide(job: Job, columns: Columns) -> FloatArray:

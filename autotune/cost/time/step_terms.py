@@ -185,6 +185,8 @@ def step_terms(
     rows = _rows(job, columns)
     efficiency = Efficiency.of(rows.devices)
     gemm_s, gemm_flop = _products(job, rows, efficiency)
+    if dequantisation.in_fp32(job):
+        gemm_s = _products(job, _rows(job, columns.holding("precision", "fp32")), efficiency)[0]
     if narrow:
         gemm_s = gemm_s / np.where(columns.equals("precision", "fp8"), FP8_PRODUCTS, 1.0)
     forward_s, backward_s, attention_flop = _attention_terms(

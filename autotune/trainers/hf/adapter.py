@@ -325,8 +325,8 @@ def read_base(keys: Keys, *, dtype: bool = True, own: bool = False) -> str | Non
     return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
 
 
-# How much longer products in fp32 may take than those in 16 bit that are counted: an assumption.
-_FP32_SD = (1.0, 0.20)
+# How far time and memory of products in fp32 may be off: what is cast for them is not counted.
+_FP32_SD = (0.20, 0.20)
 
 
 def say_compute_dtype(keys: Keys, parsed: Parsed) -> None:
@@ -339,8 +339,9 @@ def say_compute_dtype(keys: Keys, parsed: Parsed) -> None:
     nf4 = parsed.values.get("method", {}).get("base") == "nf4"
     if fp32 and nf4 and parsed.trainer == "hf" and "precision" not in parsed.knobs:
         why = "4-bit weights are multiplied in fp32, as neither bf16 nor fp16 is on: several times "
-        why += "as slow as 16 bit, which is counted"
+        why += "as slow as 16 bit; bfloat16 there, or bf16 in the arguments, mends it"
         parsed.uncounted.append(Uncounted(key, "float32", why, *_FP32_SD))
+        parsed.fp32_products = True
 
 
 def read_variant(keys: Keys, parsed: Parsed, prefix: str = "") -> str | None:

@@ -55,6 +55,22 @@ def test_since_0_47_they_compute_as_they_are_asked_and_their_inputs_alone_are_ca
     assert issued[1] < issued[0]
 
 
+def test_without_autocast_a_compute_dtype_that_nobody_states_multiplies_at_the_rate_of_fp32(
+    lab: Any,
+) -> None:
+    """312 TFLOP/s of 16 bit on an A100, 19.5 of fp32; what is not 4 bits is as it was."""
+    plain, wide = (job_of(lab, fp32_products=on) for on in (False, True))
+    seconds = {
+        precise: float(terms_of(lab, job, "a100", 1).gemm_s[0])
+        for precise, job in (("bf16", plain), ("fp32", wide))
+    }
+    assert seconds["fp32"] / seconds["bf16"] == pytest.approx(312.0 / 19.5, rel=0.01)
+    base = lab.job(LLAMA, lab.lora(), 512)
+    same = replace(base, software=replace(base.software, fp32_products=True))
+    found = [float(terms_of(lab, job, "a100", 1).gemm_s[0]) for job in (base, same)]
+    assert found[0] == found[1]
+
+
 def test_that_release_costs_no_more_speed_than_was_reported(lab: Any) -> None:
     """bitsandbytes issue 667: a Llama-2 7B lost 35 to 40 % from 0.40.2 to 0.41.0; 10 % here."""
     old, new = (

@@ -237,6 +237,7 @@ def test_4_bit_weights_that_are_multiplied_in_fp32_are_said(
 ) -> None:
     found = file(tmp_path / "a.py", FOUR_BITS % (held, given))
     assert ("multiplied in fp32" in warnings(found)) is slow
+    assert found.software.fp32_products is slow
 
 
 def test_all_of_ms_swift_2_is_every_linear_layer(tmp_path: Path) -> None:
