@@ -58,6 +58,23 @@ def offline() -> str | None:
     return None
 
 
+# A folder of the hub's cache, or of ModelScope's, whose name is the repository's.
+# Source: huggingface_hub 1.2 file_download.py, repo_folder_name; ModelScope writes "." as "___".
+_CACHED = re.compile(
+    r".*/models--(?P<id>[\w.-]+?)(?:/snapshots/\w+)?/?"
+    r"|.*/modelscope/hub/(?:models/)?(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)/?"
+)
+
+
+def of_cache(text: str) -> str:
+    """The repository whose folder in a cache a path is; any other text as it stands."""
+    found = _CACHED.fullmatch(text)
+    if found is None:
+        return text
+    name = found["id"].replace("--", "/", 1) if found["id"] else f"{found['owner']}/{found['name']}"
+    return name.replace("___", ".")
+
+
 def cached_file(name: str, filename: str) -> Path | None:
     """A file of a repository in the hub's cache: of its main branch, else of the newest."""
     folder = cached_repository(name)

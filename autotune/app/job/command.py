@@ -23,7 +23,7 @@ from autotune.app.job.beside import (
     sourced,
     started_with,
 )
-from autotune.app.job.computed import DECIDES, answer, answered, refuse_computed, stand_in
+from autotune.app.job.computed import DECIDES, answer, answered, cut, refuse_computed, stand_in
 from autotune.app.job.file import COMMAND, Document, document_of, read_text
 from autotune.app.job.from_trainer import completed
 from autotune.app.job.started_script import (
@@ -268,13 +268,13 @@ def _say_flags(made: Parsed, taken: dict[str, Any], others: dict[str, Any], file
     if taken:
         listed = ", ".join(f"{key} {shown(value)}" for key, value in taken.items())
         why = f"the command's flags count before {file}; what is given back holds them"
-        made.note("flags beside the file", listed[:200], why)
+        made.note("flags beside the file", cut(listed, 200), why)
     if any(key.partition(".")[0] in {"dataset", "datasets"} for key in taken):
         made.datasets = ()  # the command names another
     left = [f"{key} {shown(value)}" for key, value in others.items() if decides(key) is not False]
     if left:
         why = f"beside {file}, and no key of {made.trainer}: not in the price"
-        made.uncounted.append(Uncounted("flags", ", ".join(left)[:160], why, *FLAGS_SD))
+        made.uncounted.append(Uncounted("flags", cut(", ".join(left)), why, *FLAGS_SD))
     elif others:
         made.note("flags beside the file: not read", ", ".join(others)[:200], "they move no price")
 
@@ -284,10 +284,13 @@ def _add_launcher(
     overrides: Overrides,
 ) -> None:  # fmt: skip
     """Processes, sharding and precision as the words before the script say, and files beside."""
-    from autotune.trainers.launch.processes import processes_of, slurm_devices, visible_devices
+    from autotune.trainers.launch import processes
     from autotune.trainers.launch.user_start import launched_with
 
-    made.devices = hosts_beside(made, parsed, path) or processes_of(parsed) or made.devices
+    made.devices = (
+        hosts_beside(made, parsed, path) or processes.processes_of(parsed) or made.devices
+    )
+    processes.refuse_spread(parsed, made.trainer, name)
     made.uncounted += launch_unsaid(parsed)
     launched = launched_with(parsed)
     if launched:
@@ -295,7 +298,7 @@ def _add_launcher(
     more = (*overrides.beside, *started_with(made, parsed, path, overrides, launched))
     more_of = replace(overrides, beside=more)
     read_beside(made, values, path, more_of, launched, parsed.written)
-    visible = visible_devices(parsed) or slurm_devices(parsed)
+    visible = processes.visible_devices(parsed) or processes.slurm_devices(parsed)
     if made.devices is None and visible is not None and visible > 1:
         why = (
             "priced on one, as one process is started; a Trainer that no launcher starts puts a "
@@ -331,7 +334,8 @@ def python_document(
         aim = settled(aim, name, overrides.priced_as, script.values)
     lost = set(script.computed)
     answer(script, overrides)
-    refuse_computed(script, name, overrides, loads=loads and loaded is None)
+    refuse_computed(script, name, overrides, loads=loads and loaded is None,
+                    started=started is not None)  # fmt: skip
     made = TRAINERS[script.trainer].read(_as_called(script), Path(name).name)
     take_aim(made, aim)
     told = "model" in script.calls or "model_init_kwargs" in lost
@@ -372,8 +376,8 @@ def _say_script(made: Parsed, script: Script, name: str) -> None:
     own = {key: value for key, value in by_default.items() if value not in ("", None)}
     if own:
         why = "the script's own defaults, for which flags may stand: --from-args prices a command"
-        said = ", ".join(f"{key} {shown(value)}" for key, value in own.items())
-        made.uncounted.append(Uncounted("read", said[:160], why, 0.0, 0.0))
+        said = cut(", ".join(f"{key} {shown(value)}" for key, value in own.items()))
+        made.uncounted.append(Uncounted("read", said, why, 0.0, 0.0))
     for key, whose in script.defaulted.items():
         made.note(f"{name}: {key}", script.values[key], f"not in the file; {whose}'s default")
     made.uncounted += [*_computed(script, made), *script.unseen]

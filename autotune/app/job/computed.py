@@ -95,6 +95,11 @@ def of_adapters(key: str) -> bool:
     return bool(_OF_ADAPTERS.search(key)) or key in BITS
 
 
+def cut(listed: str, most: int = 160) -> str:
+    """A list of settings, cut short behind a comma."""
+    return listed if len(listed) <= most else f"{listed[:most].rpartition(', ')[0]}, ..."
+
+
 def answered(flags: Mapping[str, Any], name: str, overrides: Overrides) -> dict[str, Any]:
     """Flags that a shell decides where the command is started, with what the user states for them.
 
@@ -209,10 +214,13 @@ def _missing(keys: tuple[str, ...], said: Mapping[str, object]) -> list[str]:
     return list(dict.fromkeys(each.example for each in found))
 
 
-def refuse_computed(script: Script, name: str, overrides: Overrides, *, loads: bool) -> None:
+def refuse_computed(
+    script: Script, name: str, overrides: Overrides, *, loads: bool, started: bool = False
+) -> None:
     """Raise InputError where what the job is made of is computed, and so cannot be read.
 
     loads: whether the script loads settings from a file, which may say it.
+    started: whether it is read for the command that starts it.
     """
     lost = [key for key in dict.fromkeys(script.computed) if key in DECIDES]
     if not lost:
@@ -223,7 +231,8 @@ def refuse_computed(script: Script, name: str, overrides: Overrides, *, loads: b
     said = {**overrides.stated, **overrides.set_values}
     asked = _missing(tuple(key for key in needed if key != _ANYTHING), said)
     hint = f"state it, such as --set {' --set '.join(asked)}"
-    hint += "; or write a number there, or give the launch command with --from-args"
+    hint += "; or write a number there"
+    hint += "" if started else ", or give the launch command with --from-args"
     if lost == ["lora_r"]:
         hint = f"state it, such as --set {asked[0]}; or --method full, where it puts none on"
     if loads and not overrides.beside:

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import modules_of, near_file
-from autotune.app.job.computed import BITS, DECIDES, answer, of_adapters, refuse_computed, stand_in
+from autotune.app.job.computed import (
+    BITS,
+    DECIDES,
+    answer,
+    cut,
+    of_adapters,
+    refuse_computed,
+    stand_in,
+)
 from autotune.app.job.file import read_text
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -276,7 +284,7 @@ def joined(flags: dict[str, Any], script: Started, overrides: Overrides) -> dict
     Raises InputError where the script alone decides the run, and computes what decides it.
     """
     if script.alone is not None:
-        refuse_computed(*script.alone, overrides, loads=False)
+        refuse_computed(*script.alone, overrides, loads=False, started=True)
     left, more = dict(flags), dict(script.values)
     if more.get("dtype") == "float32":  # whatever a flag says: the script's own word comes later
         left = {key: value for key, value in left.items() if key not in {"dtype", "torch_dtype"}}
@@ -315,7 +323,7 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides:
     more = {key: value for key, value in script.values.items() if key not in flags}
     if more:
         listed = ", ".join(f"{key} {shown(value)}" for key, value in more.items())
-        made.note(script.name, listed[:300], "what the script that is started says itself")
+        made.note(script.name, cut(listed, 300), "what the script that is started says itself")
     full = made.values.get("method", {}).get("kind") == "full"
     made.uncounted += [each for each in script.uncounted if not (full and of_adapters(each.key))]
 
@@ -338,6 +346,9 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
     if unset and path is not None:
         hint = "it is decided where the script is started: give the file it stands for as JOB"
         return InputError(f"{name} starts {unset}, and does not say what that is", hint)
+    if path is None and not parsed.values:
+        msg = f"{name} has no --flags of a trainer, and the script that it starts is not here"
+        return InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
     if path is None or _states_size(parsed):
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"

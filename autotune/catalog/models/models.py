@@ -112,6 +112,8 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
         msg = f"model {text!r} is not a name"
         raise InputError(msg, HOW_TO_ADD)
     path = stated_in(base_dir or Path(), wanted)
+    away = wanted.count("/") > 1 and not _exists(path)
+    wanted = hub.of_cache(wanted) if away else wanted
     if wanted.startswith((".", "/", "~")) or wanted.casefold().endswith(".json"):
         _refuse_missing(path, wanted)
         return _from_path(path, wanted)

@@ -63,6 +63,21 @@ def processes_of(command: Command) -> int | None:
     return visible if starts_all or "multi_gpu" in command.launcher else None
 
 
+def refuse_spread(command: Command, trainer: str, name: str) -> None:
+    """Raise InputError where each of several processes lays its model over several devices.
+
+    Source: ms-swift 3.9 utils/env.py, is_mp and is_mp_ddp.
+    """
+    processes, visible = processes_of(command), visible_devices(command)
+    if trainer != "swift" or not processes or not visible or not 1 < processes <= visible // 2:
+        return
+    msg = (
+        f"{name} starts {processes} processes on {visible} devices: ms-swift lays each model over "
+    )
+    msg += f"{visible // processes} of them (device_map), which is not priced"
+    raise InputError(msg, f"{_EACH}={visible} starts one a device; or hide the other devices")
+
+
 def _accelerates_all(command: Command) -> bool:
     """Whether it is `accelerate launch` without a config: a process for each device that it sees.
 
@@ -124,7 +139,7 @@ def with_processes(
     It stays where what it takes its number from stands elsewhere, or it starts on several machines.
     launched: the script's trainer trains on several devices only if it is launched so.
     """
-    command = parse_command(text, names, bare=True, arrays=arrays)
+    command = parse_command(text, names, arrays)
     if nodes_of(command) > 1 or unknown_nodes(command):
         return text, {}
     changes = _flags(command, devices)
@@ -144,7 +159,7 @@ def with_processes(
         several = f"{typed['folder']}torchrun --nproc_per_node {devices}" if typed else ""
         found = f"{text[: typed.start()]}{several}{text[typed.end() :]}" if typed else text
         changes |= {"nproc_per_node": devices} if typed else {}
-    again = parse_command(found, names, bare=True, arrays=arrays)
+    again = parse_command(found, names, arrays)
     one = {_EACH: str(devices), **again.environment}[_EACH] == str(devices)
     whole = one and visible_devices(again) in {None, devices}
     return (found, changes) if whole else (text, {})
@@ -157,7 +172,7 @@ def another_number(
     """How many processes the command starts, where that is not one a device."""
     started = None
     with contextlib.suppress(InputError):  # a variable that nothing here sets
-        started = processes_of(parse_command(text, names, bare=True, arrays=arrays))
+        started = processes_of(parse_command(text, names, arrays))
     return None if started == devices else started
 
 

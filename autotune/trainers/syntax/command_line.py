@@ -100,12 +100,12 @@ _CLASS = "data"  # litgpt's: a class, or a mapping with its class_path
 
 
 def parse_command(
-    text: str, names: Mapping[str, str] | None = None, *, bare: bool = False,
+    text: str, names: Mapping[str, str] | None = None,
     arrays: Mapping[str, Array] | None = None,
 ) -> Command:  # fmt: skip
     """The command as typed; `names` and `arrays` are the shell's, put in where they stand.
 
-    Raises InputError for a command without flags, or a flag twice. bare: a program may have none.
+    Raises InputError for one that starts nothing, or a flag twice.
     """
     put, lists = names or {}, arrays or {}
     command = _the_command(_tokens(text), lists)
@@ -134,7 +134,7 @@ def parse_command(
     if PLACEHOLDER.search(made.config or ""):
         msg = f"the command names {shown(made.config)}, a placeholder, and no file"
         raise InputError(msg, "put the name of the trainer's file there")
-    if not made.values and made.config is None and not (bare and made.program):
+    if not made.values and made.config is None and not made.program:
         msg = f"the command {shown(text)} has no --flags of a trainer"
         hint = 'such as --from-args "python train.py --per_device_train_batch_size 4"'
         raise InputError(msg, hint)
@@ -233,7 +233,7 @@ def rewrite_command(
     """The command with those flags changed, added at the end, or taken out."""
     for dotted, value in changes.items():
         name, _, inner = dotted.partition(".")
-        command = parse_command(text, names, bare=True, arrays=arrays)
+        command = parse_command(text, names, arrays)
         flat = any(flag.startswith(f"{name}.") for flag in command.spans)
         if inner and flat:
             text = _replace(text, command, dotted, value)
@@ -252,7 +252,7 @@ def with_launcher_flag(
     arrays: Mapping[str, Array] | None,
 ) -> str:  # fmt: skip
     """The command with another value of a flag of its launcher, which it has."""
-    command = parse_command(text, names, bare=True, arrays=arrays)
+    command = parse_command(text, names, arrays)
     return _replace(text, Command(spans=command.launched_at), name, value)
 
 

@@ -359,7 +359,7 @@ _OPTIONS = {
     "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps",
     "max_length", "max_seq_length", "model_max_length", "block_size", "max_seq_len",
     "gradient_checkpointing", "use_peft", "use_lora", "q_lora", "load_in_4bit", "load_in_8bit",
-    "packing", "optim", "attn_implementation", "use_flash_attn",
+    "packing", "optim", "attn_implementation", "use_flash_attn", "deepspeed", "bf16", "fp16",
 }  # fmt: skip
 
 
@@ -379,7 +379,7 @@ def option_defaults(text: str, name: str, more: Collection[str] = ()) -> dict[st
     stated, found = Values(tree), {}
     for key, node in options(list(ast.walk(tree))).items():
         known, value = stated.literal(node) if key in {*_OPTIONS, *more} else (False, None)
-        if known and value is not None:
+        if known and value is not None and (key != "deepspeed" or isinstance(value, str)):
             found[key] = value
     return found
 

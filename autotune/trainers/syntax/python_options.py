@@ -11,22 +11,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from autotune.trainers.syntax.python_settings import assigned, typed_as
+from autotune.trainers.syntax.python_settings import CHANGES, assigned, root, typed_as
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}
 # What makes a command line of a function's own arguments.
 _OF_FUNCTIONS = {"Fire", "Typer"}
-
-
-def root(node: ast.AST) -> str:
-    """The name that a chain of attributes and entries begins with."""
-    while isinstance(node, ast.Subscript | ast.Attribute):
-        node = node.value
-    return str(getattr(node, "id", ""))
 
 
 def given_flags(nodes: list[ast.AST], flags: dict[str, Any]) -> dict[str, Any]:
@@ -102,6 +94,19 @@ def options(
     return one_of_each([pair for pair in found if pair[0] not in anew or pair[0] in lost] + later)
 
 
+_BITS = re.compile(
+    r"((load|use|is)_)?(in_)?([48]_?bits?|q_?lora)(_quantization)?|(quant\w*_)?bits?"
+)
+_WIDE = {"0", "16", "32", "none", "false", "no", ""}
+
+
+def in_few_bits(flags: Mapping[str, Any], nodes: list[ast.AST]) -> bool:
+    """Whether flags of a command hold the base in few bits, or the script's own defaults do."""
+    own = {name: getattr(node, "value", "") for name, node in options(nodes).items()}
+    found = {name: value for name, value in {**own, **flags}.items() if _BITS.fullmatch(name)}
+    return any(str(value).casefold() not in _WIDE for value in found.values())
+
+
 def is_stored(node: ast.AST) -> bool:
     """`args.rank = 8`: an option that the script itself sets, and not one of a class's own."""
     stores = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
@@ -135,6 +140,7 @@ def _settings(
             name = target.attr
         if name:
             fields[name] = None if name in fields else _default(value)
+    handed = _handed(node, fields)  # what calls say is found by their arguments
     for call in made:
         for keyword in call.keywords:
             if keyword.arg in fields or keyword.arg is None:
@@ -144,7 +150,16 @@ def _settings(
                     del fields[str(keyword.arg)]  # `Settings(rank=args.rank)`: the option's value
         if call.args or any(keyword.arg is None for keyword in call.keywords):
             fields = dict.fromkeys(fields)
+    fields |= {name: value for name, value in handed.items() if fields.get(name, value) is None}
     return list(fields.items())
+
+
+def _handed(node: ast.ClassDef, fields: Mapping[str, ast.expr | None]) -> dict[str, ast.expr]:
+    """`self.length = length`: the fields that are arguments of a class's own `__init__`."""
+    own = (each for each in node.body if isinstance(each, Function) and each.name == "__init__")
+    taken = {arg.arg for function in own for arg in arguments_of(function)}
+    return {name: value for name, value in fields.items()
+            if isinstance(value, ast.Name) and value.id in taken}  # fmt: skip
 
 
 def _default(value: ast.expr) -> ast.expr | None:
@@ -201,7 +216,7 @@ def parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast
 
 
 def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, ast.expr], set[str]]:
-    """What functions that are called in one place alone are called with, by their arguments.
+    """What functions are called with, by their arguments, where every call says the same.
 
     Also the arguments that are only handed on, under the name that the caller has for them. A call
     inside a function that nobody names counts where there is no other: another file may start it.
@@ -223,15 +238,19 @@ def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, a
         a for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names
     ]
     modules = {(each.asname or each.name).partition(".")[0] for each in aliases}
-    names = [function.name for function in functions]
+    makers = {  # a class is called by its own name
+        inner: node.name for node in nodes if isinstance(node, ast.ClassDef)
+        for inner in node.body if isinstance(inner, Function) and inner.name == "__init__"
+    }  # fmt: skip
+    names = [makers.get(function, function.name) for function in functions]
     same, other = set[str](), set[str]()
     for function in (each for each in functions if each not in dead):
-        every = calls.get(function.name, [])
+        called = makers.get(function, function.name)
+        every = calls.get(called, [])
         if not _is_method(function):  # `trainer.train()` is no call of a function `train`
             every = [c for c in every if isinstance(c.func, ast.Name) or root(c.func) in modules]
         every = [call for call in every if call not in dead] or every
-        once = len(every) == 1 and names.count(function.name) == 1
-        for name, value in _given(function, every[0] if once else None):
+        for name, value in _given(function, every if names.count(called) == 1 else []):
             (same if getattr(value, "id", "") == name else other).add(name)
             found += [] if getattr(value, "id", "") == name else [(name, value)]
     return one_of_each(found), same - other
@@ -255,20 +274,26 @@ def _fields(made: ast.ClassDef) -> list[ast.AST]:
     return [target for target in targets if target is not None]
 
 
-def _given(function: Function, call: ast.Call | None) -> Iterator[tuple[str, ast.expr | None]]:
-    """The arguments that a call states, and what they are; None for one that is not known."""
+def _given(function: Function, calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr | None]]:
+    """The arguments that all calls state alike, and what they are; None where that is not known."""
     plain = [*function.args.posonlyargs, *function.args.args]
     bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
-    stated = {key.arg: key.value for key in call.keywords} if call else {}
-    placed = [] if call is None else call.args
-    by_place = dict(zip([arg.arg for arg in plain[bound:]], placed, strict=False))
-    starred = call is None or None in stated or any(isinstance(a, ast.Starred) for a in placed)
+    every = [_stated(call, [arg.arg for arg in plain[bound:]]) for call in calls]
     for argument in arguments_of(function)[bound:]:
-        value = stated.get(argument.arg, by_place.get(argument.arg))
-        if starred:
+        values = [stated.get(argument.arg) for stated in every if stated is not None]
+        if None in every or not every or len({value and ast.dump(value) for value in values}) > 1:
             yield argument.arg, None
-        elif value is not None:  # else its default
-            yield argument.arg, value
+        elif values[0] is not None:  # else its default
+            yield argument.arg, values[0]
+
+
+def _stated(call: ast.Call, places: list[str]) -> dict[str, ast.expr] | None:
+    """The arguments of a call by name; None where some are unpacked."""
+    named = {str(key.arg): key.value for key in call.keywords if key.arg is not None}
+    unpacked = len(named) < len(call.keywords)
+    if unpacked or any(isinstance(arg, ast.Starred) for arg in call.args):
+        return None
+    return dict(zip(places, call.args, strict=False)) | named
 
 
 def is_bound(node: ast.Name) -> bool:
@@ -317,7 +342,7 @@ def constants(
     for node in nodes:
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             changed.add(root(node))
-        if isinstance(node, ast.Attribute) and node.attr in _CHANGES:
+        if isinstance(node, ast.Attribute) and node.attr in CHANGES:
             changed.add(root(node))
     every: dict[str, list[ast.expr]] = {}
     for target, value in (each for node in nodes for each in _bindings(node)):
@@ -342,19 +367,6 @@ def _bindings(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
     return [(target, value)]
 
 
-def only_filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> bool:
-    """Whether a mapping is a literal of known keys, and what is put into it stands there by key."""
-    name, bound = getattr(mapping, "id", ""), list[ast.expr | None]()
-    for node in nodes:
-        target, value = assigned(node)
-        bound += [value] if getattr(target, "id", "") == name else []
-        anew = isinstance(node, ast.AugAssign) or getattr(node, "attr", "") in _CHANGES
-        if anew and root(getattr(node, "target", node)) == name:
-            return False
-    made = bound[0] if len(bound) == 1 else None
-    return isinstance(made, ast.Dict) and all(isinstance(key, ast.Constant) for key in made.keys)
-
-
 _OF_DEVICE = re.compile(r"\w*(is_(torch_)?(bf16|bfloat16)\w*|get_device_capability|supports_bf\w*)")
 _DEEPEST = 12  # names of names
 
@@ -373,28 +385,3 @@ def asks_device(node: ast.expr, bound: Mapping[str, ast.expr], depth: int = 0) -
     return any(_OF_DEVICE.fullmatch(name) for name in names) or any(
         asks_device(each, bound, depth + 1) for each in inner if not isinstance(node, ast.Call)
     )
-
-
-def entries_of(
-    node: ast.expr, bound: Mapping[str, ast.expr]
-) -> list[tuple[str, ast.expr, ast.keyword]] | None:
-    """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others.
-
-    bound: names that are bound to one thing, and that.
-    """
-    if isinstance(node, ast.Name) and node.id in bound:
-        held = bound[node.id]
-        return None if isinstance(held, ast.Name) else entries_of(held, bound)
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
-        plain = [keyword for keyword in node.keywords if keyword.arg is not None]
-        found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
-        return found if len(plain) == len(node.keywords) else None
-    if not isinstance(node, ast.Dict):
-        return None
-    found = []
-    for key, value in zip(node.keys, node.values, strict=True):
-        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-            return None
-        place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
-        found.append((key.value, value, place))
-    return found

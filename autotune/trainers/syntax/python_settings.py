@@ -1,4 +1,4 @@
-"""A Python script parsed; which of its names and calls are the file of settings that it loads."""
+"""A Python script parsed; its mappings of settings, those that it loads and those that it makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # What loads a file of settings, what only wraps it, and what scripts call what was loaded.
 LOADS = re.compile(
@@ -35,6 +35,9 @@ _LOADED = {
     "params",
     "yaml_config",
 }
+
+
+CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}  # what was made
 
 
 def settings_files(tree: ast.Module) -> tuple[list[str], bool]:
@@ -177,3 +180,48 @@ def tree_of(text: str, name: str) -> ast.Module:
     except (ValueError, RecursionError, MemoryError):
         msg = f"{name}: not valid Python: null bytes, or nested too deeply"
         raise InputError(msg) from None
+
+
+def root(node: ast.AST) -> str:
+    """The name that a chain of attributes and entries begins with."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return str(getattr(node, "id", ""))
+
+
+def only_filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> bool:
+    """Whether a mapping is a literal of known keys, and what is put into it stands there by key."""
+    name, bound = getattr(mapping, "id", ""), list[ast.expr | None]()
+    for node in nodes:
+        target, value = assigned(node)
+        bound += [value] if getattr(target, "id", "") == name else []
+        anew = isinstance(node, ast.AugAssign) or getattr(node, "attr", "") in CHANGES
+        if anew and root(getattr(node, "target", node)) == name:
+            return False
+    made = bound[0] if len(bound) == 1 else None
+    return isinstance(made, ast.Dict) and all(isinstance(key, ast.Constant) for key in made.keys)
+
+
+def entries_of(
+    node: ast.expr, bound: Mapping[str, ast.expr]
+) -> list[tuple[str, ast.expr, ast.keyword]] | None:
+    """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others.
+
+    bound: names that are bound to one thing, and that.
+    """
+    if isinstance(node, ast.Name) and node.id in bound:
+        held = bound[node.id]
+        return None if isinstance(held, ast.Name) else entries_of(held, bound)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict" and not node.args:
+        plain = [keyword for keyword in node.keywords if keyword.arg is not None]
+        found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
+        return found if len(plain) == len(node.keywords) else None
+    if not isinstance(node, ast.Dict):
+        return None
+    found = []
+    for key, value in zip(node.keys, node.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return None
+        place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
+        found.append((key.value, value, place))
+    return found

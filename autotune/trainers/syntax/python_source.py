@@ -41,8 +41,8 @@ from autotune.trainers.syntax.python_beside import (
     trains_in_full,
     widens,
 )
-from autotune.trainers.syntax.python_options import only_filled
-from autotune.trainers.syntax.python_settings import tree_of
+from autotune.trainers.syntax.python_options import in_few_bits
+from autotune.trainers.syntax.python_settings import only_filled, tree_of
 from autotune.trainers.syntax.python_unseen import Seen, needs_logits, other_storage, unseen
 from autotune.trainers.syntax.python_values import Values
 
@@ -55,6 +55,7 @@ _PEFT = {"lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropou
 _TRAINER_KEYS = {"max_seq_length", "packing", "dataset_num_proc"}  # of SFTTrainer before trl 0.13
 _PAIRED_KEYS = {"max_length", "max_prompt_length", "beta", "loss_type"}  # of those before trl 0.9
 _LENGTHS = {"max_length", "max_seq_length", "model_max_length"}
+_BITS = {"load_in_4bit", "load_in_8bit"}
 _MODEL_KEYS = {
     "model_name", "pretrained_model_name_or_path", "attn_implementation", "dtype", "torch_dtype",
     "load_in_4bit", "load_in_8bit", "max_seq_length", "full_finetuning", "load_in_16bit",
@@ -65,9 +66,7 @@ _RENAMED = {
     "torch_dtype": "dtype",
 }  # fmt: skip
 _OWN_KEYS = {
-    "BitsAndBytesConfig": {
-        "load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
-    },
+    "BitsAndBytesConfig": {*_BITS, "bnb_4bit_quant_type", "bnb_4bit_use_double_quant"},
     "train_test_split": {"test_size"},
 }  # fmt: skip
 
@@ -142,7 +141,7 @@ def parse_script(
     _take_defaults(made, calls, nodes, tree)
     if several and not made.values.get("load_in_8bit"):
         made.computed.append("load_in_4bit")
-    if not {"load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}:
+    if not _BITS & {*made.values, *made.computed}:
         made.computed += ["load_in_4bit"] if either else []
         lost = told_elsewhere(made.calls.get("model"), nodes, stated) and not other_storage(nodes)
         made.computed += ["load_in_4bit"] if lost else []
@@ -157,7 +156,8 @@ def parse_script(
         made.values.setdefault("use_peft", False)
     if needs_logits(made.unread):
         made.values.setdefault("compute_metrics", True)
-    _add_beside(made, tree, nodes, stated, set(settings or {}))
+    few = by_flags and in_few_bits(flags or {}, nodes)
+    _add_beside(made, (tree, *modules), nodes, stated, set(settings or {}), few=few)
     made.unseen += _unseen(made, tree, nodes, stated, tuple(modules))
     made.flags_read = stated.flags_read | {f for f in stated.flags_tested if _HOLDS.search(f)}
     counted = made.keywords.get("gradient_accumulation_steps")
@@ -215,30 +215,30 @@ def _continues(node: ast.AST) -> bool:
 
 
 def _add_beside(
-    made: Script, tree: ast.Module, nodes: list[ast.AST], stated: Values, settings: set[str]
-) -> None:
-    """What it does beside its calls of arguments. settings: names in the file that it loads."""
-    quantised = any(made.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
+    made: Script, trees: Sequence[ast.Module], nodes: list[ast.AST], stated: Values,
+    settings: set[str], *, few: bool,
+) -> None:  # fmt: skip
+    """What it does beside its calls. settings: names in what it loads; few: flags say few bits."""
+    tree, quantised = trees[0], few or any(made.values.get(key) for key in _BITS)
     own = made.trainer != "unsloth" and not quantised  # few bits have their adapters elsewhere
     if own and trains_in_full(tree, settings, named="model_name_or_path" in made.values):
         made.values.setdefault("use_peft", False)
     plain = made.trainer == "hf" or (not made.trainer and not made.sft)
     if plain and not _LENGTHS & {*made.values, *made.computed}:
-        cut, lost = cut_at(tree, stated)
+        cut, lost = next(filter(any, (cut_at(each, stated) for each in trees)), (None, False))
         made.values |= {"max_length": cut} if cut is not None else {}
         made.computed += [OWN_LENGTH] if lost else []
     most = next((made.values[key] for key in _LENGTHS if key in made.values), None)
     if kept := _keeps(nodes, stated, most):
-        why = "longer rows are dropped: those that train may be shorter; --set data.max_length=N"
-        made.unseen.append(Uncounted("rows", kept, why, *_DROPPED_SD))
-    if filled_up := pads(tree, stated):
+        made.unseen.append(Uncounted("rows", kept, _DROPPED, *_DROPPED_SD))
+    if filled_up := next(filter(None, (pads(each, stated) for each in trees)), ""):
         made.values[PADS] = True
         made.unseen += [MAPPED] if filled_up == MAPPED.value else []
     if made.trainer != "unsloth" and recomputes(nodes, stated, quantised=quantised):
         _recompute(made)
     made.values |= {PREPARED: True} if quantised and prepares(nodes, made.trainer) else {}
     surely, model = stated.reached(tree, surely=True), made.values.get("model_name_or_path", "")
-    known = not {"load_in_4bit", "load_in_8bit", "**"} & set(made.computed)
+    known = not {*_BITS, "**"} & set(made.computed)
     if own and known and widens(surely, str(model)):
         made.values["dtype"] = "float32"
         made.computed = [key for key in made.computed if key != "dtype"]
@@ -246,6 +246,7 @@ def _add_beside(
 
 
 _SIZES = re.compile(r"\blen\(|(len|length|tokens?)\b|\[['\"]N['\"]\]", re.IGNORECASE)
+_DROPPED = "longer rows are dropped: those that train may be shorter; --set data.max_length=N"
 _DROPPED_SD = (0.30, 0.15)  # how far the longest row may lie from the length: an assumption
 
 
@@ -279,7 +280,7 @@ def _unseen(
     names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
     starts = bool(names & _STARTS) or any(name.endswith("Trainer") for name in names)
     adapted = made.trainer == "unsloth" or made.values.get("use_peft") is True
-    held = {"model_name_or_path", "load_in_4bit", "load_in_8bit"} & {*made.values, *made.computed}
+    held = {"model_name_or_path", *_BITS} & {*made.values, *made.computed}
     return unseen(tree, nodes, made.unread, stated, of=Seen(
         full=not adapted, packed=made.values.get("packing") is True, once=not made.again,
         elsewhere=made.trainer in {"hf", "trl"} and "model" not in made.calls and not held,

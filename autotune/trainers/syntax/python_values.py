@@ -19,17 +19,22 @@ from autotune.trainers.syntax.python_options import (
     arguments_of,
     asks_device,
     constants,
-    entries_of,
     given_flags,
     is_bound,
     is_stored,
     options,
     parameters,
     passed,
-    root,
     split_over_processes,
 )
-from autotune.trainers.syntax.python_settings import LOADS, WRAPS, assigned, loaded_names
+from autotune.trainers.syntax.python_settings import (
+    LOADS,
+    WRAPS,
+    assigned,
+    entries_of,
+    loaded_names,
+    root,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -320,7 +320,7 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     taken = every[launch]
     names = {**shell_names(text), **taken.looped}
     typed = text[taken.begin : taken.end]
-    found = parse_command(typed, names, bare=True, arrays=shell_arrays(text))
+    found = parse_command(typed, names, shell_arrays(text))
     others = {each.line: None for each in every if each.begin != taken.begin}
     if not re.search(
         SIZED, with_arrays(typed, shell_arrays(text))
