@@ -12,15 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.beside import modules_of, near_file
-from autotune.app.job.computed import (
-    BITS,
-    DECIDES,
-    answer,
-    cut,
-    of_adapters,
-    refuse_computed,
-    stand_in,
-)
+from autotune.app.job.computed import BITS, DECIDES, answer, of_adapters, refuse_computed, stand_in
 from autotune.app.job.file import read_text
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -323,7 +315,7 @@ def note_script(made: Parsed, script: Started, flags: dict[str, Any], overrides:
     more = {key: value for key, value in script.values.items() if key not in flags}
     if more:
         listed = ", ".join(f"{key} {shown(value)}" for key, value in more.items())
-        made.note(script.name, cut(listed, 300), "what the script that is started says itself")
+        made.note(script.name, listed[:300], "what the script that is started says itself")
     full = made.values.get("method", {}).get("kind") == "full"
     made.uncounted += [each for each in script.uncounted if not (full and of_adapters(each.key))]
 
