@@ -70,7 +70,7 @@ def _saving(step: Step) -> Instant:
     """
     resident = step.resident(step.standing)
     gathered = np.maximum(step.gathered_layer, step.static.saved_whole)
-    return replace(resident, workspace=resident.workspace + gathered)
+    return replace(resident, workspace=resident.workspace + gathered + step.relaid)
 
 
 def _held(step: Step) -> FloatArray:

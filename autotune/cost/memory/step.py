@@ -98,6 +98,7 @@ class Step:
     room: FloatArray  # what the device has for the allocator
     compiled: BoolArray  # a loss that is compiled
     before: FloatArray  # of the micro-batch before that is alive until the forward has answered
+    relaid: FloatArray  # copies of int8 weights that a save makes
 
     @property
     def kept_layer(self) -> FloatArray:
@@ -215,6 +216,7 @@ class Step:
             room=device_memory.capacity(columns) - device_memory.context(columns),
             compiled=compiles_loss(job, columns),
             before=_before(job, size, modes, tokens),
+            relaid=_relaid(job, columns, size),
         )
 
 
@@ -241,6 +243,22 @@ def _before(job: Job, size: Sizes, modes: Modes, tokens: FloatArray) -> FloatArr
         return np.zeros_like(tokens)
     hung = job.model.num_layers * tokens * modes.each(lambda mode: _read_bytes(job.model, mode))
     return hung + unpacked_head_bytes(job, size, modes.each(lambda mode: mode.compute))
+
+
+# bitsandbytes whose int8 weights, laid out for tensor cores, are laid out in rows to be saved.
+# PEFT asks for the state of the whole model, to take the adapters from it. Each weight is cloned,
+# and a third copy is what is handed over. Source: bitsandbytes 0.38.0 to 0.39.0 nn/modules.py,
+# `Linear8bitLt._save_to_state_dict` (its commit f734076e ends it); peft 0.21
+# utils/save_and_load.py, get_peft_model_state_dict.
+RELAID_FROM, RELAID_UNTIL, RELAID_ON = (0, 38), (0, 39, 1), 7.5  # compute capability
+
+
+def _relaid(job: Job, columns: Columns, size: Sizes) -> FloatArray:
+    """[bytes] of the copies of int8 weights beside the weights while adapters are saved."""
+    version = job.software.bitsandbytes
+    saves = version is not None and RELAID_FROM <= version < RELAID_UNTIL
+    laid_out = columns.device("compute_capability") >= RELAID_ON
+    return 2.0 * size.linear * (laid_out & (job.method.base == "int8") & saves)
 
 
 def widens_head(job: Job) -> bool:

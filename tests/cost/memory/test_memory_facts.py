@@ -224,6 +224,17 @@ def test_an_old_trainer_saves_a_whole_copy_of_fsdps_weights_on_every_device() ->
     assert found[4, 32, 0] == pytest.approx(float(step.gathered_layer[0]))
 
 
+def test_a_bitsandbytes_of_spring_2023_saves_adapters_with_two_copies_of_an_int8_base() -> None:
+    found = {}
+    for version in ((0, 37, 2), (0, 38, 0), (0, 39, 0), (0, 39, 1)):
+        job = job_of(method=Method("lora", rank=8, targets=("q_proj",), base="int8"))
+        job = replace(job, software=replace(job.software, bitsandbytes=version))
+        step = Step.of(job, columns())
+        found[version] = float(instants(step)["saving"].workspace[0])
+    assert found[0, 37, 2] == found[0, 39, 1] == 0.0
+    assert found[0, 38, 0] == found[0, 39, 0] == pytest.approx(2.0 * step.size.linear)
+
+
 @pytest.mark.parametrize(
     ("devices", "rows", "measured_gb"),
     [(2, 2, 39.99), (4, 4, 28.04), (8, 2, 22.50), (8, 4, 22.61)],
