@@ -258,7 +258,8 @@ def _relaid(job: Job, columns: Columns, size: Sizes) -> FloatArray:
     version = job.software.bitsandbytes
     saves = version is not None and RELAID_FROM <= version < RELAID_UNTIL
     laid_out = columns.device("compute_capability") >= RELAID_ON
-    return 2.0 * size.linear * (laid_out & (job.method.base == "int8") & saves)
+    copied = laid_out & (job.method.base == "int8") & saves
+    return np.where(copied, 2.0 * size.linear, 0.0)
 
 
 def widens_head(job: Job) -> bool:
