@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from autotune.catalog.tables import DATA, CatalogDataError
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.job import Assumption
+from autotune.domain.model import Mamba2
 from autotune.domain.objective import PAIRED
 from autotune.domain.software import LossKind, Software
 
 if TYPE_CHECKING:
+    from autotune.domain.job import Method
     from autotune.domain.model import Model
     from autotune.domain.objective import Objective
 
@@ -38,16 +40,19 @@ OPTIONAL = (
     "flash_attn_3",
     "hub_kernels",
     "flash_linear_attention",
+    "mamba_ssm",
 )
 # Optional packages that open levers, and the version that is assumed of one to be installed.
 # Source: newest releases on PyPI, 2026-11-22; flash-attention 3: setup.py of its folder `hopper`.
 INSTALLABLE = {
     "flash_attn": (2, 8, 3), "bitsandbytes": (0, 50, 2), "liger_kernel": (0, 8, 5),
     "torchao": (0, 18, 0), "flash_attn_3": (3, 0, 0), "flash_linear_attention": (0, 5, 2),
+    "mamba_ssm": (2, 3, 2),
 }  # fmt: skip
 
 
-DELTA_NETS = "flash_linear_attention"  # does nothing for models without gated delta nets
+# These do nothing for models without the layers that they have kernels for.
+OF_MIXERS = ("flash_linear_attention", "mamba_ssm")
 
 
 def installing(package: str) -> str:
@@ -55,13 +60,17 @@ def installing(package: str) -> str:
     return f"--set software.{package}={'.'.join(map(str, INSTALLABLE[package]))}"
 
 
-def unkernelled(model: Model, software: Software) -> list[Assumption]:
-    """That a model with gated delta nets runs without their kernels."""
-    if not model.delta_nets or software.fuses_delta_nets:
+def unkernelled(model: Model, method: Method, software: Software) -> list[Assumption]:
+    """That a model with gated delta nets or Mamba layers runs without their kernels."""
+    package = model.kernel_package
+    if not package or software.has_kernels(package):
         return []
-    how = installing(DELTA_NETS)
-    why = f"not stated; slower, and more memory. Where it is installed: {how}"
-    return [Assumption(f"software.{DELTA_NETS}", "not installed", why)]
+    beside = " (with causal-conv1d)" if package == Mamba2.package else ""
+    why = "not stated; slower, and more memory. "
+    why += f"Where it is installed{beside}: {installing(package)}"
+    if package == Mamba2.package and method.is_quantised:
+        why = "its kernels fail over quantised weights; slower, and more memory than with them"
+    return [Assumption(f"software.{package}", "not installed", why)]
 
 
 def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost.memory.states import PACKED_BYTES
+from autotune.domain.model import MIXING
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.memory.modelling_code import Mode
     from autotune.domain.job import Job, Method
-    from autotune.domain.model import Linear, Model
+    from autotune.domain.model import Linear, Model, Part
 
 # Before, the base's product was repeated even without dropout. Source: huggingface/peft#2122.
 REUSES_BASE_FROM = (0, 14)
@@ -89,18 +90,18 @@ def _answers(mode: Mode) -> float:
     return mode.compute if mode.autocast else mode.adapter
 
 
-def kept_weights(job: Job, mode: Mode, part: str = "") -> float:
+def kept_weights(job: Job, mode: Mode, parts: tuple[Part, ...] = ()) -> float:
     """[bytes] copies of weights that a layer keeps for a repeated base product; a mean.
 
     That product's backward needs the weight as it was multiplied: a copy wherever it was cast or
-    unpacked. part: of one part of the layer alone.
+    unpacked. parts: of these of the layer alone.
     """
     if not mode.repeats_base:
         return 0.0
     found = sum(
         count * item.in_features * item.out_features
         for count, item in _adapted(job.model, job.method)
-        if not part or item.part == part
+        if not parts or item.part in parts
     )
     return _copied(job, mode) * found / job.model.num_layers
 
@@ -112,7 +113,7 @@ def first_weights(job: Job, mode: Mode) -> float:
     """
     if not mode.repeats_base:
         return 0.0
-    own = [item for item in job.model.lowest.linears if item.part == "attention"][:-1]
+    own = [item for item in job.model.lowest.linears if item.part in MIXING][:-1]
     own = [item for item in own if item.adaptable and item.name in job.method.targets]
     return _copied(job, mode) * sum(float(item.in_features * item.out_features) for item in own)
 
@@ -142,7 +143,7 @@ def forwards(job: Job, mode: Mode) -> tuple[Forward, ...]:
         if a > mode.compute:  # else the graph keeps them: stream, residual, what a norm gave, input
             narrow += mode.compute * 3.0 * job.model.hidden_size
             narrow += mode.compute * i if _ends_mlp(job.model, item) else 0.0
-        missing, inside = _not_yet(job.model, mode, item), item.part == "attention"
+        missing, inside = _not_yet(job.model, mode, item), item.part in MIXING
         eye = ((a + mode.compute if wide else a) * i * i, narrow)
         norm = (identity * i * i + (3.0 * a + own) * i * o, narrow)
         outputs = (identity * i * i + (a + own) * i * o, narrow + 3.0 * a * o)
@@ -159,7 +160,7 @@ def _copy_of_weight(job: Job, mode: Mode) -> float:
 
 def _not_yet(model: Model, mode: Mode, item: Linear) -> float:
     """[bytes/token] of what a layer keeps that comes after this matrix."""
-    if item.part == "attention" or _ends_mlp(model, item):
+    if item.part in MIXING or _ends_mlp(model, item):
         return 0.0
     inner = [one for one in model.linears if one.part == item.part]
     return 2.0 * mode.compute * inner[-1].in_features if inner else 0.0
@@ -167,7 +168,7 @@ def _not_yet(model: Model, mode: Mode, item: Linear) -> float:
 
 def _ends_mlp(model: Model, item: Linear) -> bool:
     inner = [one for one in model.linears if one.part == item.part]
-    return item.part != "attention" and bool(inner) and item.name == inner[-1].name
+    return item.part not in MIXING and bool(inner) and item.name == inner[-1].name
 
 
 def backward(model: Model, method: Method, mode: Mode) -> float:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.model import MIXING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -147,7 +148,8 @@ def _one_target(
     if name == ALL_LINEAR:
         return tuple(can)
     if name == ATTENTION:
-        return tuple(one.name for one in linears if one.part == "attention" and one.adaptable)
+        own = (one for one in linears if one.part in MIXING)
+        return tuple(one.name for one in own if one.adaptable)
     if name in can:
         return (name,)
     if name in FUSED_QKV and set(SPLIT_QKV) <= set(can):

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from autotune.domain.answer.contract import Answer
+from autotune.domain.model import Mamba2
 from autotune.domain.objective import WORK, Objective, Work
 from autotune.domain.paths import stated_in
 from autotune.frozen import LATER, dataclass
@@ -292,6 +293,21 @@ class Job:
     def stated_lock(self) -> dict[str, Any]:
         """What that file locks."""
         return self.stated_file.get("lock") or {}
+
+    @property
+    def mixer_kernels(self) -> str:
+        """The package whose kernels can run what mixes its tokens; empty where there is none.
+
+        Mamba's read the weight of out_proj themselves, and fail where bitsandbytes packed it
+        (axolotl-ai-cloud/axolotl issue 3951).
+        """
+        package = self.model.kernel_package
+        return "" if package == Mamba2.package and self.method.is_quantised else package
+
+    @property
+    def fuses_mixers(self) -> bool:
+        """Whether kernels of an optional package run what mixes its tokens."""
+        return self.software.has_kernels(self.mixer_kernels)
 
     @property
     def work(self) -> Work:

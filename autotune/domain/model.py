@@ -12,14 +12,15 @@ import hashlib
 import json
 from dataclasses import field, fields, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from autotune.frozen import LATER, content, dataclass
 
 Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]
-Position = Literal["rope", "learned", "alibi"]
-Part = Literal["attention", "mlp", "expert", "shared_expert", "router", "per_layer"]
+Position = Literal["rope", "learned", "alibi", "none"]
+Part = Literal["attention", "mixer", "mlp", "expert", "shared_expert", "router", "per_layer"]
+MIXING: tuple[Part, ...] = ("attention", "mixer")  # parts of a layer that mix tokens
 QkNorm = Literal["none", "per_head", "full"]  # full: over all heads' width (OLMo-2, Gemma-3: per)
 
 
@@ -44,6 +45,8 @@ class DeltaNet:
 
     Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024); the names of Qwen3-Next.
     """
+
+    package: ClassVar[str] = "flash_linear_attention"  # has its kernels
 
     key_heads: int
     value_heads: int
@@ -76,6 +79,8 @@ class ShortConv:
     "LFM2 Technical Report" (2025), section 2; the names of transformers' Lfm2Config.
     """
 
+    package: ClassVar[str] = ""
+
     width: int
     kernel: int  # tokens that its convolution reads
     bias: bool = False
@@ -84,6 +89,47 @@ class ShortConv:
     def parameters(self) -> int:
         """[elements] outside its matrices: of the convolution."""
         return self.width * (self.kernel + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """Sizes of a Mamba-2 mixer: every head carries a state, which is passed on chunk by chunk.
+
+    One matrix makes the gate, what is mixed, what is written to and read from the states of each
+    group of heads, and the steps. Source: Dao and Gu, "Transformers are SSMs" (2024), sections 6
+    and 7; the names of transformers' Mamba2Config.
+    """
+
+    package: ClassVar[str] = "mamba_ssm"
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    kernel: int  # tokens that its convolution reads
+    chunk: int  # tokens
+    bias: bool = True  # of the convolution
+    normed: bool = True  # a norm after the gate
+
+    @property
+    def width(self) -> int:
+        """[elements] of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """[elements] width of what the convolution reads: heads, and both tensors of a group."""
+        return self.width + 2 * self.groups * self.state
+
+    @property
+    def parameters(self) -> int:
+        """[elements] outside its matrices: convolution, decays, steps, skips, the norm's scale."""
+        return (
+            self.convolved * (self.kernel + self.bias) + 3 * self.heads + self.width * self.normed
+        )
+
+
+Mixer = DeltaNet | ShortConv | Mamba2
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +169,7 @@ class Layer:
     experts_per_token: int = 0
     extra_params_per_layer: int = 0
     borrows_keys: bool = False
-    mixer: DeltaNet | ShortConv | None = None
+    mixer: Mixer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +237,9 @@ class Model:
     outside: tuple[Linear, ...] = field(
         default=(), metadata=LATER
     )  # matrices that lie outside the layers, beside embedding and head
-    mixer: DeltaNet | ShortConv | None = field(
+    mixer: Mixer | None = field(
         default=None, metadata=LATER
-    )  # what mixes tokens instead of attention; such a layer has no attention heads
+    )  # what mixes tokens instead of attention, or beside it where the layer has attention heads
     gated_attention: bool = field(
         default=False, metadata=LATER
     )  # its output is multiplied by a gate that q_proj makes beside the queries
@@ -266,9 +312,13 @@ class Model:
         return (*within, *((1, linear) for linear in self.outside))
 
     @property
-    def delta_nets(self) -> tuple[DeltaNet, ...]:
-        """One for each kind of layer that mixes tokens by it."""
-        return tuple(x.mixer for x in self.layers if isinstance(x.mixer, DeltaNet))
+    def kernel_package(self) -> str:
+        """The optional package with kernels for what mixes its tokens; empty where there is none.
+
+        A model has mixers of one kind.
+        """
+        found = (layer.mixer.package for layer in self.layers if layer.mixer)
+        return next(found, "")
 
     @property
     def is_unmeasured(self) -> bool:

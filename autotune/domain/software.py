@@ -109,6 +109,7 @@ class Software:
     flash_attn_3: tuple[int, ...] | None = field(default=None, metadata=LATER)
     hub_kernels: tuple[int, ...] | None = field(default=None, metadata=LATER)  # package `kernels`
     flash_linear_attention: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    mamba_ssm: tuple[int, ...] | None = field(default=None, metadata=LATER)
     kernels: Literal["eager", "liger", "unsloth"] = "eager"
     loss: LossKind = "upcast"
     autocast: bool = True  # False: a trainer that runs 16-bit compute without autocast
@@ -245,14 +246,14 @@ class Software:
             return replace(self, kernels="liger", loss=loss)
         return replace(self, loss="chunked") if kernels == "chunked_loss" else self
 
-    @property
-    def fuses_delta_nets(self) -> bool:
-        """Whether gated delta nets run in the kernels of flash-linear-attention.
+    def has_kernels(self, package: str) -> bool:
+        """Whether the package with the kernels of a model's mixers is there.
 
-        transformers takes them where the package is installed; Unsloth brings them along. Source:
-        transformers 5.23 integrations/hub_kernels.py; unslothai/unsloth pull request 6850.
+        transformers takes them where it is installed; Unsloth brings flash-linear-attention along.
+        Source: transformers 5.23 integrations/hub_kernels.py; unslothai/unsloth pull request 6850.
         """
-        return self.flash_linear_attention is not None or self.kernels == "unsloth"
+        brought = package == "flash_linear_attention" and self.kernels == "unsloth"
+        return bool(package) and (brought or getattr(self, package) is not None)
 
     @property
     def has_flash_attention(self) -> bool:

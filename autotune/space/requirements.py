@@ -23,7 +23,7 @@ from autotune.catalog.software import LIGER_FAMILIES, NO_FLASH, REGIONAL_SINCE, 
 from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
 from autotune.domain.device import FLASH_CAPABILITY
-from autotune.domain.model import ShortConv
+from autotune.domain.model import DeltaNet
 from autotune.domain.objective import PAIRED
 from autotune.domain.units import format_bytes
 
@@ -364,14 +364,16 @@ def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: s
     """Whether the kernel masks by rows; who locks packing has decided.
 
     A gated delta net carries a state from row to row without its kernels: transformers refuses. A
-    short convolution reads the end of the row before.
+    short convolution reads the end of the row before, and a Mamba layer its state: its kernels take
+    the rows' numbers (`seq_idx`), which a collator hands on only where it is asked to.
     """
     if packing == "off":
         return True
-    if job.model.delta_nets and not job.software.fuses_delta_nets:
+    nets = job.model.kernel_package == DeltaNet.package
+    if nets and not job.fuses_mixers:
         return False
-    convolves = any(isinstance(layer.mixer, ShortConv) for layer in job.model.layers)
-    return job.lock.get("packing") == "on" or (attention in FLASH and not convolves)
+    mixes = any(layer.mixer for layer in job.model.layers) and not nets
+    return job.lock.get("packing") == "on" or (attention in FLASH and not mixes)
 
 
 def pairs_can_have_it(job: Job, _offer: Offer, value: str) -> bool:

@@ -14,6 +14,7 @@ that of transformers 4.46 to 4.49; `chunked` that of trl, which never has all lo
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,7 +100,8 @@ def set_depth(config: Any, num_layers: int) -> None:
             setattr(config, name, num_layers)
     types = getattr(config, "layer_types", None)
     if types:
-        config.layer_types = (list(types) * num_layers)[:num_layers]
+        with contextlib.suppress(AttributeError):  # of Falcon-H1 it follows from the depth
+            config.layer_types = (list(types) * num_layers)[:num_layers]
 
 
 def _upcast(model: torch.nn.Module, which: str) -> None:

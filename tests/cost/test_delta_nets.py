@@ -86,7 +86,7 @@ def test_a_short_convolution_moves_its_channels_and_no_packing_is_offered_over_i
     assert backward.tolist() == [58.0 * layers * width] * 2
     issued = attention.mixer_kernels(job, lengths)
     assert [each.tolist() for each in issued] == [[40.0, 40.0], [80.0, 80.0]]
-    assert not model.delta_nets
+    assert not model.kernel_package
     assert model.is_unmeasured
     assert not packing_keeps_rows_apart(job, None, "on", "flash_attention_2")  # type: ignore[arg-type]
     assert packing_keeps_rows_apart(job, None, "off", "sdpa")  # type: ignore[arg-type]

@@ -254,6 +254,12 @@ def check_adapters(job: Job) -> None:
     peft raises for DoRA on one parameter of all experts (0.21 tuners/lora/layer.py, ParamWrapper).
     """
     method, peft = job.method, job.software.peft
+    if job.software.has_kernels(job.model.kernel_package) and not job.mixer_kernels:
+        msg = (
+            f"software.mamba_ssm with {method.base} weights: the kernels of {job.model.name} read "
+            "out_proj as it is stored, and fail in the first step"
+        )
+        raise InputError(msg, "--set method.base=16bit; or run without mamba-ssm, which is slower")
     if method.modules_to_save and job.software.own_model:
         msg = f"{job.software.stack} has adapters of its own and trains no module whole beside them"
         raise InputError(msg, "leave method.modules_to_save out")

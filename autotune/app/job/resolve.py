@@ -137,7 +137,7 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
         assumed.append(Assumption("software", software.name, why))
-    assumed += [*unkernelled(model, software), *terms]
+    assumed += [*unkernelled(model, method, software), *terms]
     stated: tuple[Statement, ...] = ()
     if jobfile.stated:
         from autotune.claims.table import statements_of

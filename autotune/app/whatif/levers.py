@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.app.job.method import BITSANDBYTES
 from autotune.app.whatif.moved import opened_means
-from autotune.catalog.software import DELTA_NETS, INSTALLABLE, installing
+from autotune.catalog.software import INSTALLABLE, OF_MIXERS, installing
 from autotune.cost.memory.states import experts_fused
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
@@ -100,7 +100,7 @@ def _lever(name: str, closed: tuple[KnobValue, ...]) -> QuestionEdit:
 def missing_packages(job: Job) -> list[str]:
     """Optional packages that the job's software lacks and that open levers."""
     missing = [name for name in INSTALLABLE if getattr(job.software, name) is None]
-    return [name for name in missing if name != DELTA_NETS or job.model.delta_nets]
+    return [name for name in missing if name not in OF_MIXERS or name == job.mixer_kernels]
 
 
 def package_change(package: str) -> QuestionEdit:

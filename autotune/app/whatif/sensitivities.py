@@ -53,7 +53,6 @@ SAME = 0.02  # relative; a duration closer than this is "no time"
 MEASURED_SHARE = 0.5  # of a saving that must be left at the pessimistic end
 ON_LENGTHS = ("packing", "length_grouping")  # what they save is padding: nothing else
 NO_LENGTHS = "it saves padding; how much cannot be told, as no row lengths are known"
-DELTA_NETS = "flash_linear_attention"
 SAVES, EVALUATIONS = "checkpoint_every_steps", "evaluation.every_steps"
 PLANS = "software.cudnn_attention"  # cuDNN builds them for every new length of a batch
 BEST = "load_best_model_at_end"  # saves must then meet the evaluations
@@ -130,12 +129,13 @@ def _rounded_products(job: Job) -> Iterator[QuestionEdit]:
 
 
 def _missing_kernels(job: Job) -> Iterator[QuestionEdit]:
-    """The package whose kernels gated delta nets run in, where it is not installed."""
-    if not job.model.delta_nets or job.software.fuses_delta_nets:
+    """The package whose kernels the model's mixers run in, where it is not installed."""
+    package = job.mixer_kernels
+    if not package or job.fuses_mixers:
         return
-    value = ".".join(map(str, INSTALLABLE[DELTA_NETS]))
+    value = ".".join(map(str, INSTALLABLE[package]))
     yield replace(
-        package_change(DELTA_NETS), key=f"software.{DELTA_NETS}", value=value, changes="numeric"
+        package_change(package), key=f"software.{package}", value=value, changes="numeric"
     )
 
 

@@ -156,6 +156,8 @@ def _intermediate(config: Mapping[str, Any], kind: str, hidden: int, name: str) 
         return 4 * hidden  # its class ignores the key
     if kind == "lfm2":
         return _adjusted(config, name)
+    if kind == "granitemoehybrid" and config.get("num_local_experts") == 0:
+        return as_size(config, ("shared_intermediate_size",), name)
     size = as_size(config, INTERMEDIATE, name)
     return size // 2 if kind == "qwen" else size  # Qwen-1 counts w1 and w2 together
 
@@ -219,6 +221,7 @@ MIXTURES = {
     "gpt_oss": MixtureKeys(),
     "granitemoe": MixtureKeys(),
     "granitemoeshared": MixtureKeys(shared="shared_intermediate_size", optional=True),
+    "granitemoehybrid": MixtureKeys(shared="shared_intermediate_size"),
     "llama4_text": MixtureKeys(shared="intermediate_size"),
     "qwen2_moe": MixtureKeys(width=_WIDTH, shared="shared_expert_intermediate_size"),
     "qwen3_moe": MixtureKeys(width=_WIDTH),
@@ -255,7 +258,7 @@ class Experts:
 def read_experts(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -> Experts | None:
     """The mixture of a config, or None for a dense family. Raises InputError."""
     keys = MIXTURES.get(kind)
-    if keys is None:
+    if keys is None or (kind == "granitemoehybrid" and config.get("num_local_experts") == 0):
         return None
     count, per_token = as_size(config, COUNT, name), as_size(config, PER_TOKEN, name)
     if per_token > count:
@@ -333,7 +336,7 @@ def expert_linears(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> 
     routed = _routed(experts, sizes, kind, bias=bias)
     if not s:
         return routed
-    if kind == "granitemoeshared":
+    if kind in {"granitemoeshared", "granitemoehybrid"}:
         return (
             *routed,
             Linear("input_linear", h, 2 * s, part="shared_expert"),

@@ -327,6 +327,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "granitemoe": Family("GraniteMoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
     "granitemoeshared": Family("GraniteMoeSharedForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
+    "granitemoehybrid": Family(
+        "GraniteMoeHybridForCausalLM",
+        mlp=("input_linear", "output_linear"),
+        **_ATTENTION_BIAS,
+        position="none",
+    ),
+    "falcon_h1": Family("FalconH1ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False"),
     "olmoe": Family("OlmoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="full"),
     "glm4_moe": Family(
         "Glm4MoeForCausalLM",

@@ -26,6 +26,8 @@ from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, 
 from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.catalog.models.mixers import (
     DELTA_NETS,
+    FULL,
+    MAMBA,
     MIXING,
     hybrid,
     latent_linears,
@@ -131,11 +133,13 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     num_dense = experts.num_dense_layers if experts else 0
     mixer = read_mixer(text, family_name, sizes, name)
     kinds: tuple[Layer, ...] = ()
-    if mixer is not None:
-        text = {**text, "layer_types": list(layer_types(text, family_name, sizes.layers, name))}
+    types = layer_types(text, family_name, sizes.layers, name) if mixer else ()
+    if mixer is not None and family_name != "falcon_h1":  # its class states them itself
+        text = {**text, "layer_types": list(types)}
+    if mixer is not None and set(types) != {FULL}:
         mlp = linears[len(attention) :]
-        mixing = mixer_linears(mixer, sizes.hidden, family_name)
-        kinds = hybrid(text["layer_types"], mixer, sizes, (attention, mixing, mlp), layout.qk_norm)
+        mixing = mixer_linears(mixer, text, sizes.hidden, family_name)
+        kinds = hybrid(types, mixer, sizes, (attention, mixing, mlp), layout.qk_norm)
         if experts:
             count, each = experts.count, experts.per_token
             kinds = tuple(replace(x, num_experts=count, experts_per_token=each) for x in kinds)
@@ -252,6 +256,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
         raise InputError(msg, "choose another size of this family")
     own = {"linear_num_key_heads"} if kind in DELTA_NETS else set()
     own |= {"kv_lora_rank"} if kind in LATENT else set()
+    own |= {"mamba_n_heads", "mamba_d_state"} if kind in MAMBA else set()
     stated = (key for key in _FOREIGN if text.get(key) not in (None, 0, [], {}))
     found = [_FOREIGN[key] for key in stated if key not in own]
     if kind in GEMMA_4:
@@ -259,6 +264,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
     layers = text.get("layer_types") or text.get("layers_block_type")
     if isinstance(layers, list):
         known = _ATTENTION_LAYERS | ({MIXING[kind]} if kind in MIXING else set())
+        known = known | ({"mamba"} if kind in MAMBA else set())
         strange = sorted({str(item) for item in layers} - known)
         if strange:
             found.append(f"layers of kind {', '.join(strange)}")
@@ -294,6 +300,8 @@ def _layout(text: Mapping[str, Any], family: Family, kind: str, sizes: Sizes) ->
         attn = text.get("attn_config")
         alibi = attn.get("alibi", True) if isinstance(attn, dict) else True
         position = "alibi" if alibi else "learned"
+    elif kind == "granitemoehybrid" and text.get("position_embedding_type") == "rope":
+        position = "rope"
     elif kind == "baichuan":
         hidden_of_13b = 5120  # its 13B has no rotary positions
         position = "alibi" if sizes.hidden == hidden_of_13b else "rope"

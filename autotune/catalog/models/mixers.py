@@ -1,6 +1,7 @@
-"""What mixes tokens otherwise than by keys of all heads: latent attention, nets, convolutions.
+"""What mixes tokens otherwise than by keys of all heads: latent attention, nets, states.
 
-Source: modelling code of transformers 5.23 (deepseek_v2, qwen3_next, qwen3_5, lfm2).
+Source: modelling code of transformers 5.23 (deepseek_v2, qwen3_next, qwen3_5, lfm2,
+granitemoehybrid, falcon_h1).
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.config_values import LATENT, as_flag, as_size
 from autotune.domain.errors import InputError
-from autotune.domain.model import DeltaNet, Latent, Layer, Linear, ShortConv
+from autotune.domain.model import DeltaNet, Latent, Layer, Linear, Mamba2, ShortConv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.catalog.models.config_values import Sizes
-    from autotune.domain.model import QkNorm
+    from autotune.domain.model import Mixer, QkNorm
 
 
 def read_latent(config: Mapping[str, Any], kind: str, name: str) -> Latent | None:
@@ -48,27 +49,53 @@ def latent_linears(text: Mapping[str, Any], sizes: Sizes, latent: Latent) -> tup
     )
 
 
-FULL, LINEAR, CONV = "full_attention", "linear_attention", "conv"
+FULL, LINEAR, CONV, BOTH = "full_attention", "linear_attention", "conv", "hybrid"
+_NOW_CALLED = {"attention": FULL, "mamba": LINEAR}  # in configs of before transformers 5
 DELTA_NETS = {
     "qwen3_5_text",
     "qwen3_5_moe_text",
     "qwen3_next",
 }  # families with gated delta nets between their attention layers
-MIXING = {**dict.fromkeys(DELTA_NETS, LINEAR), "lfm2": CONV}  # a family's word for the others
+MAMBA = {"granitemoehybrid": LINEAR, "falcon_h1": BOTH}
+# A family's word for the layers that do not attend, or not alone.
+MIXING = {**dict.fromkeys(DELTA_NETS, LINEAR), "lfm2": CONV, **MAMBA}
 _DELTA_NET = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
     "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
 }  # fmt: skip
 
 
-def read_mixer(
-    config: Mapping[str, Any], kind: str, sizes: Sizes, name: str
-) -> DeltaNet | ShortConv | None:
+_MAMBA = {
+    "mamba_n_heads": 128, "mamba_d_state": 256, "mamba_n_groups": 1, "mamba_d_conv": 4,
+    "mamba_chunk_size": 256, "mamba_expand": 2,
+}  # fmt: skip
+
+
+def read_mixer(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -> Mixer | None:
     """What mixes tokens between a family's attention layers; None: nothing. Raises InputError."""
     if kind == "lfm2":
         kernel = as_size({"conv_L_cache": 3, **config}, ("conv_L_cache",), name)
         return ShortConv(sizes.hidden, kernel, as_flag(config, "conv_bias=False"))
+    if kind in MAMBA:
+        return _read_mamba(config, kind, sizes, name)
     return _read_delta_net(config, name) if kind in DELTA_NETS else None
+
+
+def _read_mamba(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -> Mamba2:
+    """The sizes of Mamba-2 mixers. Falcon-H1 states their width, and leaves their norm out."""
+    filled = {**_MAMBA, **{k: v for k, v in config.items() if v is not None}}
+    heads, state, groups, kernel, chunk, expand = (as_size(filled, (key,), name) for key in _MAMBA)
+    width, own = expand * sizes.hidden, kind == "falcon_h1"
+    if own and config.get("mamba_d_ssm", 1024) is not None:
+        width = as_size({"mamba_d_ssm": 1024, **config}, ("mamba_d_ssm",), name)
+    if width % heads or heads % groups:
+        msg = f"{name}: {heads} Mamba heads in {groups} groups do not share a width of {width:,}"
+        raise InputError(
+            msg, "check mamba_n_heads, mamba_n_groups and the width in the config.json"
+        )
+    bias = as_flag(config, "mamba_conv_bias=True")
+    normed = as_flag(config, "mamba_rms_norm=False") if own else True
+    return Mamba2(heads, width // heads, state, groups, kernel, chunk, bias, normed)
 
 
 def _read_delta_net(config: Mapping[str, Any], name: str) -> DeltaNet:
@@ -90,7 +117,11 @@ def layer_types(config: Mapping[str, Any], kind: str, layers: int, name: str) ->
     in `full_attn_idxs`, by default all. Source: transformers 5.23 configuration_qwen3_5.py and
     configuration_lfm2.py.
     """
-    listed, other = config.get("layer_types"), MIXING[kind]
+    listed, other = config.get("layer_types") or config.get("layers_block_type"), MIXING[kind]
+    if kind == "falcon_h1" or (listed is None and kind in MAMBA):
+        return (other,) * layers
+    if isinstance(listed, list):
+        listed = [_NOW_CALLED.get(str(each), each) for each in listed]
     if listed is None and other == CONV:
         places = config.get("full_attn_idxs")
         full = places if isinstance(places, list) else range(layers)
@@ -105,56 +136,64 @@ def layer_types(config: Mapping[str, Any], kind: str, layers: int, name: str) ->
     return tuple(listed)
 
 
-def mixer_linears(net: DeltaNet | ShortConv, hidden: int, kind: str) -> tuple[Linear, ...]:
-    """The projections of a gated delta net or convolution.
+def mixer_linears(
+    net: Mixer, config: Mapping[str, Any], hidden: int, kind: str
+) -> tuple[Linear, ...]:
+    """The projections of what mixes tokens.
 
     Source: transformers 5.23 modeling_qwen3_5.py; modeling_qwen3_next.py, which has them fused;
-    modeling_lfm2.py.
+    modeling_lfm2.py, modeling_granitemoehybrid.py and modeling_falcon_h1.py. PEFT 0.21 refuses
+    out_proj beside Mamba layers by the type of the model (tuners_utils.py,
+    _check_lora_target_modules_mamba), Granite's not.
     """
+    project = partial(Linear, part="mixer")
     if isinstance(net, ShortConv):
-        ins = Linear("in_proj", hidden, 3 * hidden, net.bias)
-        return ins, Linear("out_proj", hidden, hidden, net.bias)
-    out = Linear("out_proj", net.values, hidden)
+        ins = project("in_proj", hidden, 3 * hidden, net.bias)
+        return ins, project("out_proj", hidden, hidden, net.bias)
+    if isinstance(net, Mamba2):
+        bias = as_flag(config, "mamba_proj_bias=False")
+        last = as_flag(config, "projectors_bias=False") if kind == "falcon_h1" else bias
+        made = net.width + net.convolved + net.heads
+        out = project("out_proj", net.width, hidden, last, adaptable=kind != "falcon_h1")
+        return project("in_proj", hidden, made, bias), out
+    out = project("out_proj", net.values, hidden)
     if kind == "qwen3_next":
         return (
-            Linear("in_proj_qkvz", hidden, 2 * net.keys + 2 * net.values),
-            Linear("in_proj_ba", hidden, 2 * net.value_heads),
+            project("in_proj_qkvz", hidden, 2 * net.keys + 2 * net.values),
+            project("in_proj_ba", hidden, 2 * net.value_heads),
             out,
         )
     return (
-        Linear("in_proj_qkv", hidden, 2 * net.keys + net.values),
-        Linear("in_proj_z", hidden, net.values),
-        Linear("in_proj_b", hidden, net.value_heads),
-        Linear("in_proj_a", hidden, net.value_heads),
+        project("in_proj_qkv", hidden, 2 * net.keys + net.values),
+        project("in_proj_z", hidden, net.values),
+        project("in_proj_b", hidden, net.value_heads),
+        project("in_proj_a", hidden, net.value_heads),
         out,
     )
 
 
 def hybrid(
     types: Sequence[str],
-    mixer: DeltaNet | ShortConv,
+    mixer: Mixer,
     sizes: Sizes,
     linears: tuple[tuple[Linear, ...], ...],
     qk_norm: QkNorm,
 ) -> tuple[Layer, ...]:
-    """Kinds of layers where not all are attention. linears: of it, of the others, what follows."""
+    """Kinds of layers where not all are attention. linears: of it, of the mixer, what follows."""
     attention, mixing, mlp = linears
     places = {kind: tuple(i for i, own in enumerate(types) if own == kind) for kind in types}
-    full = partial(
-        Layer,
-        linears=attention + mlp,
-        num_attention_heads=sizes.heads,
-        num_kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        qk_norm=qk_norm,
-    )
-    other = partial(
-        Layer,
-        linears=mixing + mlp,
-        num_attention_heads=0,
-        num_kv_heads=0,
-        head_dim=sizes.head_dim,
-        extra_params_per_layer=mixer.parameters,
-        mixer=mixer,
-    )
-    return tuple((full if kind == FULL else other)(places=own) for kind, own in places.items())
+    found = []
+    for kind, own in places.items():
+        attends, mixes = kind in {FULL, BOTH}, kind != FULL
+        layer = Layer(
+            places=own,
+            linears=attention * attends + mixing * mixes + mlp,
+            num_attention_heads=sizes.heads * attends,
+            num_kv_heads=sizes.kv_heads * attends,
+            head_dim=sizes.head_dim,
+            qk_norm=qk_norm if attends else "none",
+            extra_params_per_layer=mixer.parameters * mixes,
+            mixer=mixer if mixes else None,
+        )
+        found.append(layer)
+    return tuple(found)

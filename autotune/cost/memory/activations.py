@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from autotune.cost import dora
 from autotune.cost.memory.mixers import mixer_kept
 from autotune.cost.memory.modelling_code import Mode, family_memory, fused_layernorm
+from autotune.domain.model import MIXING, Mamba2
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def layer_activations(model: Model, method: Method, mode: Mode) -> Kept:
         return with_mask.mixed(without, mode.masked)
     attention = _attention(model, method, mode)
     own = _mlp(model, method, mode) + _per_layer(model, method, mode)
-    token = _norms(model, mode) + attention.per_token + own
+    token = _norms(model, mode) + _mixing(model, method, mode) + attention.per_token + own
     if family_memory(model.family).dropout:
         token += 2.0 * model.hidden_size
     return Kept(token, attention.per_key, own)
@@ -130,7 +131,7 @@ def unneeded_kept(model: Model, method: Method, mode: Mode) -> float:
         return 0.0
     if not model.parallel_block:
         return norm_kept(model, mode)
-    own = tuple(item for item in model.linears if item.part != "attention")
+    own = tuple(item for item in model.linears if item.part not in MIXING)
     if any(item.name in method.targets for item in own):
         return 0.0
     return model.norms_per_layer * norm_kept(model, mode) + _mlp(model, method, mode)
@@ -202,8 +203,22 @@ def _norms(model: Model, mode: Mode) -> float:
     return token
 
 
+def _mixing(model: Model, method: Method, mode: Mode) -> float:
+    """[bytes/token] of a mixer and what its projections read. Mamba's kernel has the last one."""
+    if model.mixer is None:
+        return 0.0
+    own = tuple(item for item in model.linears if item.part == "mixer")
+    token = _group(method, mode, _Group(own[:-1], norm_output(model, mode), kept=False))
+    token += mixer_kept(model.mixer, mode)
+    if mode.fused_mixer and isinstance(model.mixer, Mamba2):
+        return token
+    return token + _group(method, mode, _Group(own[-1:], mode.compute, kept=False))
+
+
 def _attention(model: Model, method: Method, mode: Mode) -> Kept:
     own = tuple(item for item in model.linears if item.part == "attention")
+    if not own:
+        return Kept(0.0, 0.0)
     inputs, output = own[:-1], own[-1:]
     if one_input(model):
         inputs += tuple(item for item in model.linears if item.part == "mlp")[:-1]
@@ -212,9 +227,6 @@ def _attention(model: Model, method: Method, mode: Mode) -> Kept:
     normed = norm_output(model, mode)
     token = _group(method, mode, _Group(wide, normed, kept=False))
     token += sum(_group(method, mode, _Group((item,), normed, kept=False)) for item in narrow)
-    if model.mixer is not None:
-        token += mixer_kept(model.mixer, mode)
-        return Kept(token + _group(method, mode, _Group(output, mode.compute, kept=False)), 0.0)
     fused = len(own) == 2 and not model.borrows_keys
     core = _latent_core(model, mode) if model.latent else _core(model, mode, fused=fused)
     copied = family_memory(model.family).concatenated_rope and not _efficient(model, mode)

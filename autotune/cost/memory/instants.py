@@ -23,6 +23,7 @@ INSTANTS: dict[str, tuple[str, str]] = {
     "reference": ("forward", "the reference model's forward pass over both answers"),
     "layer forward": ("forward", "the forward pass of a decoder layer"),
     "adapted forward": ("forward", "the forward pass of the top layer, at DoRA's norm of a weight"),
+    "mixer forward": ("forward", "the forward pass of the top layer, inside its Mamba mixer"),
     "head forward": ("forward", "the forward pass of the output head and the loss"),
     "head backward": ("backward", "the backward pass of the loss and its logits"),
     "head gradient": ("backward", "the gradient of the output head"),

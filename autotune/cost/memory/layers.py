@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed, dora, whole_modules
-from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes, layer_activations
+from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes, layer_activations, norm_kept
 from autotune.cost.memory.attention_kernel import (
     copies_heads,
     falls_to_math,
     split_bytes,
     splits_keys,
 )
-from autotune.cost.memory.mixers import mixer_transient
+from autotune.cost.memory.mixers import mixer_forward, mixer_transient
 from autotune.cost.memory.modelling_code import (
     NARROW_NORMS,
     Attention,
@@ -49,6 +49,7 @@ from autotune.cost.memory.states import (
 )
 from autotune.cost.time.attention import masked_share
 from autotune.domain.config import FLASH
+from autotune.domain.model import MIXING
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -77,13 +78,14 @@ class Transients:
     norm: float
     attention: float
     per_key: float
+    mixer: float  # after the attention beside it, whose scores are gone
 
 
 def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
     """Extra bytes of each part of one layer's backward."""
     heads = model.num_attention_heads
     scores = 0.0
-    if model.mixer is not None:
+    if not heads:
         pass
     elif mode.attention == "eager":
         scores = heads * (6.0 if mode.compute < 4.0 else 8.0)
@@ -99,8 +101,9 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
         mlp=mlp,
         product=_below_peak(model, method, mode) + mlp - inner,
         norm=20.0 * model.hidden_size,
-        attention=_attention(model, mode),
+        attention=_attention(model, mode) if heads else 0.0,
         per_key=scores,
+        mixer=mixer_transient(model.mixer, mode, float(model.hidden_size)) if model.mixer else 0.0,
     )
 
 
@@ -191,7 +194,7 @@ def _mlp_beside_adapters(mode: Mode, f: float, h: float) -> float:
 
 def _adapted(model: Model, method: Method) -> bool:
     """Whether a matrix of the MLP carries an adapter."""
-    inner = {item.name for item in model.linears if item.part not in {"attention", "router"}}
+    inner = {item.name for item in model.linears if item.part not in {*MIXING, "router"}}
     return bool(inner & set(method.targets))
 
 
@@ -214,8 +217,6 @@ def _below_peak(model: Model, method: Method, mode: Mode) -> float:
 
 
 def _attention(model: Model, mode: Mode) -> float:
-    if model.mixer is not None:
-        return mixer_transient(model.mixer, mode, float(model.hidden_size))
     q, k, e = float(model.query_size), float(model.kv_size), mode.compute
     if mode.attention in {"eager", "math"}:
         return 2.0 * e * k
@@ -288,7 +289,7 @@ class Modes:
                 fused_adapters=fuses_adapters(job),
                 expands_heads=copies_heads(job, _KINDS[int(attention[i])]),
                 splits_keys=bool(splits[i]),
-                fused_mixer=job.software.fuses_delta_nets,
+                fused_mixer=job.fuses_mixers,
                 narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first
@@ -308,7 +309,7 @@ class LayerBytes:
     mlp: FloatArray  # with the temporaries of the MLP's backward: all that is alive then
     norm: FloatArray
     attention: FloatArray
-    forward: FloatArray  # the most in its forward under DoRA; else 0
+    forward: FloatArray  # the most in its forward, where that may be more than in its backward
     norms: FloatArray  # of that what depends on no batch
     repeated: FloatArray  # of that forward beside the gradient of its output, where it is repeated
 
@@ -354,13 +355,17 @@ def _layer(
     rest = whole - tokens * modes.each(lambda m: kept[m].mlp)
     scores = modes.each(lambda m: extra[m].attention)
     scores = scores + length * modes.each(lambda m: extra[m].per_key)
+    mixed = modes.each(lambda m: extra[m].mixer) - length * modes.each(lambda m: kept[m].per_key)
+    if model.mixer:
+        scores = np.maximum(scores, mixed) if model.num_attention_heads else mixed
     merged = merged_experts_bytes(job)
     mlp = merged + whole + tokens * modes.each(lambda m: extra[m].mlp)
     unpacked = dequantised_bytes(job, sizes(job.model))
     copies = modes.each(lambda m: dora.kept_weights(job, m))
-    outside = modes.each(lambda m: dora.kept_weights(job, m, "attention"))
+    outside = modes.each(lambda m: dora.kept_weights(job, m, MIXING))
     more, mlp, rest = merged + copies, mlp + copies, rest + outside
     forward = _dora_forward(job, modes, tokens, whole + more, rest)
+    forward = np.maximum(forward, tokens * modes.each(lambda m: _mixer_forward(model, m)))
     gradient = modes.each(lambda m: m.stream) * model.hidden_size
     return LayerBytes(
         layers=model.num_layers,
@@ -375,6 +380,12 @@ def _layer(
         norms=modes.each(lambda m: max((x.fixed for x in dora.forwards(job, m)), default=0.0)),
         repeated=np.where(repeats & (forward > 0.0), forward + tokens * gradient, 0.0),
     )
+
+
+def _mixer_forward(model: Model, mode: Mode) -> float:
+    """[bytes/token] of a layer at the fullest moment of its mixer's forward; 0: not the most."""
+    inside = mixer_forward(model.mixer, mode)
+    return inside and inside + norm_kept(model, mode) + 2.0 * mode.compute * model.hidden_size
 
 
 def _dora_forward(

@@ -164,7 +164,7 @@ class Mode:
     read once; that of a gated MLP makes the product again in its backward, in place (Unsloth).
     expands_heads: grouped keys and values are copied for every query head before the kernel.
     splits_keys: the kernel's backward has gradients of all keys for every few of them.
-    fused_mixer: a gated delta net runs in kernels that make most of it again in their backward.
+    fused_mixer: a mixer runs in kernels that make most of it again in their backward.
     reads_as_is: PEFT does not cast what an adapter reads (beside bitsandbytes, under autocast).
     """
 

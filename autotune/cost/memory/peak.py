@@ -46,7 +46,9 @@ def instants(step: Step) -> dict[str, Instant]:
         if np.any(step.forward > 0.0):
             found["layer forward"] = _layer_forward(step)
         if step.job.method.is_dora:
-            found["adapted forward"] = _adapted_forward(step)
+            found["adapted forward"] = _top_forward(step)
+        elif any(np.any(layer.forward > 0.0) for layer in step.layers):
+            found["mixer forward"] = _top_forward(step)
         found["head forward"] = _head_forward(step)
         if step.job.work.reference:
             found["reference"] = _reference(step)
@@ -118,8 +120,8 @@ def _layer_forward(step: Step) -> Instant:
     )
 
 
-def _adapted_forward(step: Step) -> Instant:
-    """DoRA's forward of the layer nearest the head; the backward counts a repeated one."""
+def _top_forward(step: Step) -> Instant:
+    """The forward of the layer nearest the head; the backward counts a repeated one."""
     resident = step.resident(_held(step))
     most = [
         np.where(step.checkpointing, step.saved, step.saved - layer.above)
@@ -366,7 +368,7 @@ def _scored(step: Step, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
     model, e = step.job.model, step.compute
     scores = np.where(step.eager, 6.0 * tokens * step.length * model.num_attention_heads, 0.0)
     inside = e * tokens * (4.0 * model.hidden_size + 3.0 * model.intermediate_size) + scores
-    inside = inside + merged_experts_bytes(step.job) + step.norms
+    inside = np.maximum(inside, tokens * step.mixing) + merged_experts_bytes(step.job) + step.norms
     logits = head_memory.evaluation_bytes(step.job, tokens, e, step.autocast)
     hidden = e * tokens * model.hidden_size
     deeper = inside > logits + hidden

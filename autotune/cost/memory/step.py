@@ -27,6 +27,7 @@ from autotune.cost.memory.activations import (
 )
 from autotune.cost.memory.instants import Instant
 from autotune.cost.memory.layers import LayerBytes, Modes, forward_scores, layers_of, norm_transient
+from autotune.cost.memory.mixers import mixer_forward
 from autotune.cost.memory.modelling_code import (
     Mode,
     as_run,
@@ -45,6 +46,7 @@ from autotune.cost.memory.states import (
 )
 from autotune.cost.memory.units import Outside, Unreduced, gathered_bytes
 from autotune.cost.parameters import saved_parameters
+from autotune.domain.model import MIXING
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class Step:
     head_cast: FloatArray
     foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
     eager: BoolArray
+    mixing: FloatArray  # [bytes/token] inside a mixer's forward without gradients; else 0
     room: FloatArray  # what the device has for the allocator
     compiled: BoolArray  # a loss that is compiled
     before: FloatArray  # of the micro-batch before that is alive until the forward has answered
@@ -213,6 +216,9 @@ class Step:
                 update_bytes(job, columns, static, size),
             ),
             eager=modes.each(lambda mode: float(mode.attention in {"eager", "math"})).astype(bool),
+            mixing=modes.each(
+                lambda m: max(mixer_forward(one.mixer, m, scoring=True) for one in model.layers)
+            ),
             room=device_memory.capacity(columns) - device_memory.context(columns),
             compiled=compiles_loss(job, columns),
             before=_before(job, size, modes, tokens),
@@ -287,12 +293,15 @@ def _read_bytes(model: Model, mode: Mode) -> float:
     token = 0.0
     for layer in model.layers:
         count, linears = layer.num_layers, layer.linears
-        own = [item for item in linears if item.part == "attention"]
         inner = [item for item in linears if item.part in {"mlp", "shared_expert"}]
         normed = norm_output(model, mode)
-        token += count * mode.compute * own[-1].in_features
-        if not family_memory(model.family).post_norm:  # else it reads what the checkpoint keeps
-            token += count * normed * own[0].in_features
+        for part in MIXING:
+            own = [item for item in linears if item.part == part]
+            if not own:
+                continue
+            token += count * mode.compute * own[-1].in_features
+            if not family_memory(model.family).post_norm:  # else it reads what is checkpointed
+                token += count * normed * own[0].in_features
         mixed = [item for item in linears if item.part == "per_layer"]
         token += count * sum(mode.compute * item.in_features for item in mixed)
         if layer.latent:

@@ -83,9 +83,10 @@ FP8, FLASH_3 = 0.20, 0.05
 # eight H100 at 4,096 tokens one public run exists. Assumption: a factor 1.6 on each side, for nine
 # runs in ten.
 MIXED_LAYERS = math.log(1.6) / Z90
-# Gated delta nets: no step of such a model was fitted. One published run took 1.22 s a step without
-# their kernels and 0.70 s with them (huggingface/transformers issue 48718); which of them run is
-# said of few machines. Half of that ratio, and as much again for what is not measured: assumption.
+# Gated delta nets, and Mamba layers like them: no step of such a model was fitted. One published
+# run took 1.22 s a step without their kernels and 0.70 s with them (huggingface/transformers issue
+# 48718); which of them run is said of few machines. Half of that ratio, and as much again for what
+# is not measured: assumption.
 DELTA_NETS = 0.40
 
 
@@ -139,7 +140,7 @@ def job_log_sd(job: Job, columns: Columns) -> FloatArray:
 
 
 def _layers_sd(job: Job) -> float:
-    if job.model.delta_nets:
+    if job.model.kernel_package:
         return DELTA_NETS
     return MIXED_LAYERS if job.model.is_unmeasured else 0.0
 

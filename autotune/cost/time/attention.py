@@ -36,7 +36,7 @@ from autotune.cost.memory.modelling_code import (
 )
 from autotune.cost.time.flops import FLASH_BACKWARD
 from autotune.domain.config import FLASH
-from autotune.domain.model import DeltaNet, ShortConv
+from autotune.domain.model import DeltaNet, Mamba2, ShortConv
 
 # torch's flash kernel is the first generation until this release, then the second. Source: PyTorch
 # 2.2 release notes, "FlashAttention-v2 backend".
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Device
     from autotune.domain.job import Job
-    from autotune.domain.model import Model
+    from autotune.domain.model import Mixer, Model
 
 
 def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray:
@@ -244,79 +244,104 @@ def kernel_work(
     return work, backward + efficient * (WIDE_BACKWARD - FLASH_BACKWARD)
 
 
-# A gated delta net without its kernels (`Software.fuses_delta_nets`). [bytes per token] moved by
+# A gated delta net without its kernels (`Job.fuses_mixers`). [bytes per token] moved by
 # all that is no projection, and kernels, forward and backward: counted with a torch dispatch mode
 # on transformers 5.23, where they came out linear in these widths; projections are products.
 # Slicing chunks makes the backward write whole tensors for each: it grows with the length.
-# Of the widths (`DeltaNet`): keys, values, keys repeated for every value head, chunk x value heads,
+# Of the widths (`_widths`): keys, values, keys repeated for every value head, chunk x value heads,
 # state / chunk; and for each chunk of a row values and repeated keys once more.
-DELTA_NET_FORWARD, DELTA_NET_BACKWARD = (4, 187, 166, 64, 30, 0, 0), (70, 221, 325, 222, 59, 47, 40)
+DELTA_NET = ((4, 187, 166, 64, 30, 0, 0), (70, 221, 325, 222, 59, 47, 40))
 DELTA_NET_KERNELS = ((68.0, 9.0), (103.0, 26.0))  # once, and for each chunk of a row
 # The same in kernels of flash-linear-attention: what each reads and writes, and the gated norm of
 # torch behind them; the backward makes the forward again and is taken to move 2.5 times as much.
 # An NVIDIA A2 issued 73 kernels fewer in a layer's forward (iapp-technology/openthai-systemone
 # issue 2). The backward's are an assumption.
-FUSED_FORWARD, FUSED_BACKWARD = (26, 74, 4, 12, 4, 0, 0), (65, 185, 10, 30, 10, 0, 0)
-FUSED_KERNELS = ((22.0, 0.0), (50.0, 0.0))
-DELTA_NET_PRODUCTS = 0.1  # rate of products of 64 rows, many at once, over the peak: assumption
+FUSED_DELTA_NET = ((26, 74, 4, 12, 4, 0, 0), (65, 185, 10, 30, 10, 0, 0))
+FUSED_DELTA_NET_KERNELS = ((22.0, 0.0), (50.0, 0.0))
+# A Mamba-2 mixer by torch, counted in the same way of GraniteMoeHybridMambaLayer: of all heads,
+# what the convolution reads, states read for every head, chunk x heads, states / chunk. In kernels
+# of mamba_ssm: derived from what each reads and writes, and 2.5 times as much in the backward.
+MAMBA = ((152, 18, 80, 48, 17), (302, 26, 128, 98, 29))
+MAMBA_KERNELS = ((80.0, 0.0), (124.0, 0.0))
+FUSED_MAMBA, FUSED_MAMBA_KERNELS = (
+    ((10, 8, 0, 0, 12), (25, 20, 0, 0, 30)),
+    ((14.0, 0.0), (30.0, 0.0)),
+)
+# A gated short convolution. [bytes of 16 bit per token and channel] and kernels, counted so on
+# Lfm2ShortConv; in the forward also the copy in order that a GPU's convolution needs.
+SHORT_CONV, SHORT_CONV_KERNELS = ((20,), (58,)), ((4.0, 0.0), (8.0, 0.0))
+MIXER_PRODUCTS = 0.1  # rate of products of a chunk's rows, many at once, over the peak: assumption
 
 
-# A gated short convolution. [bytes of 16 bit per token and channel] moved by all that is no
-# projection, and kernels, forward and backward: counted with a torch dispatch mode on transformers
-# 5.23 Lfm2ShortConv; in the forward also the copy in order that a GPU's convolution needs.
-SHORT_CONV_BYTES, SHORT_CONV_KERNELS = (20.0, 58.0), (4.0, 8.0)
+def _ways(net: Mixer, *, fused: bool) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """Bytes of each width, and kernels, of a mixer; of the forward and the backward."""
+    if isinstance(net, ShortConv):
+        return SHORT_CONV, SHORT_CONV_KERNELS
+    if isinstance(net, Mamba2):
+        return (FUSED_MAMBA, FUSED_MAMBA_KERNELS) if fused else (MAMBA, MAMBA_KERNELS)
+    if fused:
+        return FUSED_DELTA_NET, FUSED_DELTA_NET_KERNELS
+    return DELTA_NET, DELTA_NET_KERNELS
+
+
+def _widths(net: Mixer, length: FloatArray) -> tuple[FloatArray | float, ...]:
+    """[elements/token] of the tensors that a mixer moves, in the order of its ways."""
+    if isinstance(net, ShortConv):
+        return (float(net.width),)
+    if isinstance(net, Mamba2):
+        read, pairs = float(net.heads * net.state), float(net.heads * net.chunk)
+        return net.width, net.convolved, read, pairs, net.width * net.state / net.chunk
+    repeated = float(net.value_heads * net.key_dim)
+    chunks = np.maximum(length / CHUNK, 1.0)
+    state = repeated * net.value_dim / CHUNK
+    once = (net.keys, net.values, repeated, CHUNK * net.value_heads, state)
+    return (*once, chunks * net.values, chunks * repeated)
 
 
 def mixer_bytes(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[bytes/token] that what mixes tokens instead of attention moves: forward, backward."""
-    fused = job.software.fuses_delta_nets
-    ways = (FUSED_FORWARD, FUSED_BACKWARD) if fused else (DELTA_NET_FORWARD, DELTA_NET_BACKWARD)
+    """[bytes/token] that what mixes tokens beside scores moves: forward, backward."""
     found = [np.zeros_like(length), np.zeros_like(length)]
     for layer in job.model.layers:
-        net = layer.mixer
-        if isinstance(net, ShortConv):
-            for i, each_channel in enumerate(SHORT_CONV_BYTES):
-                found[i] = found[i] + layer.num_layers * each_channel * net.width
-        if not isinstance(net, DeltaNet):
+        if layer.mixer is None:
             continue
-        repeated = float(net.value_heads * net.key_dim)
-        state = repeated * net.value_dim / CHUNK
-        chunks = np.maximum(length / CHUNK, 1.0)
-        once = (net.keys, net.values, repeated, CHUNK * net.value_heads, state)
-        for i, (*each, of_values, of_keys) in enumerate(ways):
-            moved = sum(number * width for number, width in zip(each, once, strict=True))
-            sliced = chunks * (of_values * net.values + of_keys * repeated)
-            found[i] = found[i] + layer.num_layers * (moved + sliced)
+        widths, (each, _) = _widths(layer.mixer, length), _ways(layer.mixer, fused=job.fuses_mixers)
+        for i, way in enumerate(each):
+            moved = sum(number * width for number, width in zip(way, widths, strict=True))
+            found[i] = found[i] + layer.num_layers * moved
     return found[0], found[1]
 
 
 def mixer_kernels(job: Job, length: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """[rows] kernels that what mixes tokens instead of attention issues, forward and backward."""
-    nets = [layer for layer in job.model.layers if isinstance(layer.mixer, DeltaNet)]
-    convs = [layer for layer in job.model.layers if isinstance(layer.mixer, ShortConv)]
-    of_nets, of_convs = (float(sum(one.num_layers for one in each)) for each in (nets, convs))
-    ways = FUSED_KERNELS if job.software.fuses_delta_nets else DELTA_NET_KERNELS
-    chunks = np.ceil(length / CHUNK)
-    forward, backward = (
-        of_nets * (once + each * chunks) + of_convs * conv
-        for (once, each), conv in zip(ways, SHORT_CONV_KERNELS, strict=True)
-    )
-    return forward, backward
+    """[rows] kernels that what mixes tokens beside scores issues, forward and backward."""
+    chunks, found = np.ceil(length / CHUNK), [np.zeros_like(length), np.zeros_like(length)]
+    for layer in job.model.layers:
+        if layer.mixer is None:
+            continue
+        for i, (once, each) in enumerate(_ways(layer.mixer, fused=job.fuses_mixers)[1]):
+            found[i] = found[i] + layer.num_layers * (once + each * chunks)
+    return found[0], found[1]
 
 
-def delta_net_flop(model: Model) -> float:
+def mixer_flop(model: Model) -> float:
     """[FLOP/token] of the chunked rule of all layers, forward, two for each multiply-add.
 
-    Formula: for each value head 4 C k + 2 C v (the chunk's pairs), C (k + v) (the triangular
-    system), 6 k v (the state read twice and written). C tokens of a chunk, k and v widths of heads.
-    Source: derived: transformers 5.23 torch_chunk_gated_delta_rule.
+    Formula, for each value head of a delta net: 4 C k + 2 C v (the chunk's pairs), C (k + v) (the
+    triangular system), 6 k v (the state read twice and written). C tokens of a chunk, k and v
+    widths of heads. For each Mamba head: 2 C (n + p) (the chunk's pairs), 4 n p (its state written
+    and read), n the size of a state, p of a head.
+    Source: derived: transformers 5.23 torch_chunk_gated_delta_rule, mamba2_chunk_scan.
     """
     found = 0.0
     for layer in model.layers:
-        if isinstance(net := layer.mixer, DeltaNet):
+        net, each = layer.mixer, 0.0
+        if isinstance(net, DeltaNet):
             k, v = net.key_dim, net.value_dim
             each = 4.0 * CHUNK * k + 2.0 * CHUNK * v + CHUNK * (k + v) + 6.0 * k * v
-            found += layer.num_layers * net.value_heads * each
+            each *= net.value_heads
+        elif isinstance(net, Mamba2):
+            n, p = net.state, net.head_dim
+            each = net.heads * (2.0 * net.chunk * (n + p) + 4.0 * n * p)
+        found += layer.num_layers * each
     return found
 
 

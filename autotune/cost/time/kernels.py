@@ -24,6 +24,7 @@ from autotune.cost.time.dequantisation import (
     widens_weights,
 )
 from autotune.cost.time.flops import head_weights, products
+from autotune.domain.model import MIXING
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -236,9 +237,7 @@ def activated_width(model: Model) -> float:
     for layer in model.layers:
         count = layer.num_layers
         down = [
-            x
-            for x in layer.linears
-            if x.part != "attention" and x.out_features == model.hidden_size
+            x for x in layer.linears if x.part not in MIXING and x.out_features == model.hidden_size
         ]
         total += sum(x.in_features * x.active for x in down) * count
     return total / layers
@@ -335,7 +334,7 @@ def layer_launches(
     if fused and model.position == "rope":
         rope = Passes(2, 2)
     attention = Passes(8, 12) if eager_attention else Passes(4, 5)
-    if model.mixer is not None:  # `attention.mixer_kernels`
+    if not model.num_attention_heads:  # `attention.mixer_kernels`
         rope = attention = Passes(0, 0)
     if model.latent:
         attention = Passes.sum((attention, JOINED_KERNELS))

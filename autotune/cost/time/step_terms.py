@@ -13,13 +13,13 @@ from autotune.cost import deepspeed, dora, whole_modules
 from autotune.cost.batches import unchanging_lengths, waited_length
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import (
-    DELTA_NET_PRODUCTS,
-    delta_net_flop,
+    MIXER_PRODUCTS,
     flash_share,
     flattened,
     kernel_work,
     masked_share,
     mixer_bytes,
+    mixer_flop,
 )
 from autotune.cost.time.efficiency import (
     Efficiency,
@@ -294,8 +294,8 @@ def _attention_terms(
         work, backward = kernel_work(job, columns, layer, masked)
         once = own * work / (rows.peak * share)
         ahead, back, causal = ahead + once, back + once * backward, causal + own
-    mixed = rows.tokens * delta_net_flop(job.model)
-    once = mixed / (rows.peak * DELTA_NET_PRODUCTS)
+    mixed = rows.tokens * mixer_flop(job.model)
+    once = mixed / (rows.peak * MIXER_PRODUCTS)
     ahead, back, causal = ahead + once, back + once * flops.FLASH_BACKWARD, causal + mixed
     return ahead * passes, back, causal * (passes + flops.EAGER_BACKWARD)
 

@@ -1,4 +1,4 @@
-"""Memory against the trace: delta nets or convolutions between attention; long batches."""
+"""Memory against the trace: layers that mix tokens otherwise than by scores; long batches."""
 
 from __future__ import annotations
 
@@ -35,11 +35,18 @@ METHODS: dict[str, dict[str, Any]] = {
     "nf4": {"base": "nf4"},
 }
 CONVOLUTIONS = ["LiquidAI/LFM2-1.2B", "LiquidAI/LFM2-350M"]
+MAMBA = [
+    "ibm-granite/granite-4.0-h-tiny",
+    "tiiuae/Falcon-H1-0.5B-Instruct", "tiiuae/Falcon-H1-3B-Instruct",
+]  # fmt: skip
 # the others are of their kinds
-OF_EVERY_METHOD = {"Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B", "LiquidAI/LFM2-1.2B"}
+OF_EVERY_METHOD = {
+    "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B", "LiquidAI/LFM2-1.2B",
+    "tiiuae/Falcon-H1-0.5B-Instruct",
+}  # fmt: skip
 CASES = [
     (n, words)
-    for n in NAMES + CONVOLUTIONS
+    for n in NAMES + CONVOLUTIONS + MAMBA
     for words in METHODS
     if n in OF_EVERY_METHOD or words == "lora"
 ]
