@@ -24,7 +24,7 @@ from autotune.cost.memory.attention_kernel import (
     split_bytes,
     splits_keys,
 )
-from autotune.cost.memory.mixers import mixer_forward, mixer_transient
+from autotune.cost.memory.mixers import chunked_tokens, mixer_forward, mixer_transient
 from autotune.cost.memory.modelling_code import (
     NARROW_NORMS,
     Attention,
@@ -257,6 +257,7 @@ class Modes:
         attention = np.where(falls_to_math(job, columns, compute, masked), 3.0, attention)
         # Source: accelerate 1.15 accelerator.py: native_amp stays off under DeepSpeed.
         autocast = (compute < 4.0) & job.software.autocast & ~deepspeed.casts(columns)
+        chunked = chunked_tokens(job.model, length) / length
         key = (
             compute
             + 0.5 * autocast
@@ -265,6 +266,7 @@ class Modes:
             + 1000.0 * stream
             + 10000.0 * masked
             + 100000.0 * (compiled := compiles_layers(job, columns))
+            + 400000.0 * chunked
             + 200000.0 * (splits := splits_keys(job, columns, compute, masked))
         )
         _, first, of_row = np.unique(key, return_index=True, return_inverse=True)
@@ -290,6 +292,7 @@ class Modes:
                 expands_heads=copies_heads(job, _KINDS[int(attention[i])]),
                 splits_keys=bool(splits[i]),
                 fused_mixer=job.fuses_mixers,
+                chunked=float(chunked[i]),
                 narrow_norms=job.software.own_model and job.software.stack in NARROW_NORMS,
             )
             for i in first

@@ -28,13 +28,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autotune.domain.model import Mamba2, ShortConv
 
 if TYPE_CHECKING:
+    from autotune.cost.columns import FloatArray
     from autotune.cost.memory.modelling_code import Mode
-    from autotune.domain.model import DeltaNet, Mixer
+    from autotune.domain.model import DeltaNet, Mixer, Model
 
 CHUNK = 64.0  # tokens
+
+
+def chunked_tokens(model: Model, length: FloatArray) -> FloatArray:
+    """[rows, tokens] that a row is padded to where Mamba mixers take it in whole chunks."""
+    chunk = max((x.mixer.chunk for x in model.layers if isinstance(x.mixer, Mamba2)), default=1)
+    return np.ceil(length / chunk) * chunk if chunk > 1 else length
 
 
 def _repeated(net: DeltaNet) -> float:
@@ -92,9 +101,11 @@ def _mamba(net: Mamba2, mode: Mode, ways: tuple[_Widths, ...]) -> float:
     """[bytes/token] of one of the tables above."""
     cast = mode.autocast and mode.compute < 4.0
     way = ways[_CAST if cast else _NARROW if mode.compute < 4.0 else _WIDE]
+    whole = mode.chunked
+    half = (1.0 + whole) / 2.0 * net.width  # of what is as wide as all heads
     widths = (
-        net.width, net.convolved, net.heads * net.state, net.heads * net.chunk,
-        net.width * net.state / net.chunk, net.heads,
+        half, net.convolved, whole * net.heads * net.state, whole * net.heads * net.chunk,
+        whole * net.width * net.state / net.chunk, net.heads,
     )  # fmt: skip
     return sum(each * width for each, width in zip(way, widths, strict=True))
 

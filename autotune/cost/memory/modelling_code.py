@@ -165,6 +165,7 @@ class Mode:
     expands_heads: grouped keys and values are copied for every query head before the kernel.
     splits_keys: the kernel's backward has gradients of all keys for every few of them.
     fused_mixer: a mixer runs in kernels that make most of it again in their backward.
+    chunked: tokens that a Mamba mixer pads a row to, in whole chunks, over its own.
     reads_as_is: PEFT does not cast what an adapter reads (beside bitsandbytes, under autocast).
     """
 
@@ -187,6 +188,7 @@ class Mode:
     expands_heads: bool = False
     splits_keys: bool = False
     fused_mixer: bool = False
+    chunked: float = 1.0
     reads_as_is: bool = False
 
     @property

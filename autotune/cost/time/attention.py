@@ -290,7 +290,9 @@ def _widths(net: Mixer, length: FloatArray) -> tuple[FloatArray | float, ...]:
         return (float(net.width),)
     if isinstance(net, Mamba2):
         read, pairs = float(net.heads * net.state), float(net.heads * net.chunk)
-        return net.width, net.convolved, read, pairs, net.width * net.state / net.chunk
+        whole = np.ceil(length / net.chunk) * net.chunk / length
+        states = net.width * net.state / net.chunk
+        return net.width, net.convolved, whole * read, whole * pairs, whole * states
     repeated = float(net.value_heads * net.key_dim)
     chunks = np.maximum(length / CHUNK, 1.0)
     state = repeated * net.value_dim / CHUNK

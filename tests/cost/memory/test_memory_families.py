@@ -56,7 +56,7 @@ NO_TRACE = {
 EAGER_ONLY = {"gemma2", "gpt_oss", "bloom", "mpt"}  # transformers 5 has no sdpa for them
 FP32_EXPERTS = {  # not on meta
     "mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss", "glm4_moe", "ernie4_5_moe",
-    "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next",
+    "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "granitemoehybrid",
 }  # fmt: skip
 
 
