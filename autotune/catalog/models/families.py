@@ -187,6 +187,15 @@ FAMILIES: dict[str, Family] = {
     ),
     "olmo2": Family("Olmo2ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
     "olmo3": Family("Olmo3ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
+    "exaone4": Family("Exaone4ForCausalLM", qk_norm="per_head"),
+    "arcee": Family(
+        "ArceeForCausalLM",
+        mlp=("up_proj", "down_proj"),
+        mlp_kind="plain",
+        **_ATTENTION_BIAS,
+        mlp_bias="mlp_bias=False",
+        activation="relu2",
+    ),
     "stablelm": Family(
         "StableLmForCausalLM",
         qkv_bias="use_qkv_bias=False",

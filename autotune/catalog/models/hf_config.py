@@ -268,6 +268,8 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
         strange = sorted({str(item) for item in layers} - known)
         if strange:
             found.append(f"layers of kind {', '.join(strange)}")
+    if text.get("hidden_act") == "xielu":
+        found.append("an activation with weights of its own (xIELU)")
     if found:
         msg = f"{name} ({kind}) has {found[0]}, which this version cannot describe"
         raise InputError(

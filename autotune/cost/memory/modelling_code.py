@@ -59,6 +59,7 @@ class FamilyMemory:
 FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "cohere": FamilyMemory(plain_layernorm=True),
     "cohere2": FamilyMemory(plain_layernorm=True),
+    "exaone4": FamilyMemory(post_norm=True),
     "falcon": FamilyMemory(
         softmax="own",
         forward_scores=(16.0, 8.0),

@@ -313,6 +313,7 @@ def test_a_gemma_4_that_is_not_described_is_refused_with_the_reason(
         ({"model_type": "deepseek_v32", "kv_lora_rank": 512}, "latent attention"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "state-space"),
         ({"model_type": "bamba", "mamba_n_heads": 48}, "state-space"),
+        ({"model_type": "apertus", "hidden_act": "xielu"}, "xIELU"),
         ({"model_type": "bamba", "layer_types": ["mamba", "attention"]}, "mamba"),
         ({"model_type": "olmo_hybrid", "linear_num_key_heads": 16}, "linear-attention"),
         ({"model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2,

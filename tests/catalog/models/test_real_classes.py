@@ -149,6 +149,8 @@ def test_switches_of_the_config_change_the_count_as_in_the_class(
         ("cohere2", {"num_hidden_layers": 2}),
         ("granitemoeshared", {"num_hidden_layers": 2, "shared_intermediate_size": 256}),
         ("olmo", {"num_hidden_layers": 2}),
+        ("exaone4", {"num_hidden_layers": 4}),
+        ("arcee", {"num_hidden_layers": 2}),
         ("ministral", {"num_hidden_layers": 2, "head_dim": 128}),
         ("hunyuan_v1_dense", {"num_hidden_layers": 2, "head_dim": 128}),
     ],
