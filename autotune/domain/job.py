@@ -224,6 +224,9 @@ class Origin:
     flags: tuple[str, ...] = field(default=(), metadata=LATER)
     # of an evaluation batch, which the file does not size: the trainer's default; 0: it sizes it
     evaluation_rows: int = field(default=0, metadata=LATER)
+    # the base that it loads without saying so ("32bit"); empty: it says, or nobody knows
+    base: str = field(default="", metadata=LATER)
+    by_name: bool = field(default=False, metadata=LATER)  # TRL loads the model, not the script
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Target:
     transformers: Version
     syntax: str  # yaml, json, args or python
     devices: int
+    base: str = ""  # that the job is priced with, where the file loads another; empty: as it loads
+    by_name: bool = False  # TRL loads the model, not the script
 
     def has(self, dotted: str) -> bool:
         """Whether the file states that key."""
@@ -162,6 +164,10 @@ class Trainer(ABC):
     @abstractmethod
     def read(self, values: Mapping[str, Any], name: str) -> Parsed:
         """The job that a file's mapping states. Raises InputError for what cannot be."""
+
+    def spell_base(self, target: Target, /) -> Changes | str:  # noqa: ARG002 - none by default
+        """The keys that load the weights as `target.base` says, or why there are none."""
+        return "write it there yourself"
 
     @abstractmethod
     def spell(self, knob: str, value: KnobValue, target: Target, /) -> Changes | str:

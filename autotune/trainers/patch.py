@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from autotune.trainers.syntax.python_rewrite import rewrite_script
 from autotune.trainers.syntax.python_source import parse_script
 from autotune.trainers.syntax.rewrite import (
     changed_values,
+    flat,
     renamed_yaml,
     rewrite_json,
     rewrite_yaml,
@@ -66,6 +67,23 @@ class Patched:
     diff: str
     changes: Changes
     notes: tuple[str, ...]
+    written: frozenset[str] = frozenset()  # keys of the job that now stand in the file
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the job asks of the file beside the knobs.
+
+    evaluation_rows: of an evaluation batch; 0 where there is none, or it stays as it is.
+    base: how the weights are to be loaded; empty where the file's way stays.
+    facts: keys of the job whose values are not the file's: `method.rank` is 8.
+    global_batch_size: rows an optimizer step; 0: the file's.
+    """
+
+    evaluation_rows: int = 0
+    base: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    global_batch_size: int = 0
 
 
 def patch(
@@ -75,7 +93,7 @@ def patch(
     config: Config,
     transformers: Version,
     devices: int,
-    evaluation_rows: int = 0,
+    wanted: Wanted | None = None,
 ) -> Patched:
     """The file of `origin` with `config` in it.
 
@@ -86,7 +104,7 @@ def patch(
         config: one value for every knob.
         transformers: the version whose spelling is written.
         devices: how many will run it.
-        evaluation_rows: of an evaluation batch; 0 where there is none, or it stays as it is.
+        wanted: what else is asked for; nothing by default.
 
     Raises:
         InputError: the text cannot be changed without changing something else as well.
@@ -95,13 +113,19 @@ def patch(
     # Positions in a text are of one kind of line end.
     windows = 0 < origin.text.count("\n") == origin.text.count("\r\n")
     origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
-    target = Target(values, config, transformers, origin.syntax, devices)
+    wanted = wanted or Wanted()
+    target = Target(
+        values, config, transformers, origin.syntax, devices, wanted.base, origin.by_name
+    )
     changes, instead, notes = _changes(origin, parsed, target)
-    sized = _evaluation(origin, parsed, evaluation_rows)
+    sized = _evaluation(origin, parsed, wanted.evaluation_rows)
     if sized and _computes(origin, sized):
         notes.append(f"{_named(sized)}: the file computes it; set it there yourself")
     else:
         changes |= sized
+    facts = facts_written(origin, values, parsed, wanted.facts, name)
+    facts = {fact: own for fact, own in facts.items() if not _computes(origin, own)}
+    changes |= {key: value for own in facts.values() for key, value in own.items()}
     try:
         text = _rewritten(origin, changes, instead, name)
     except InputError:
@@ -109,7 +133,10 @@ def patch(
     except Exception as error:  # a layout that the parser's positions do not describe
         msg = f"{name} cannot be changed where it stands: {type(error).__name__}"
         raise InputError(msg, _OTHERWISE) from error
-    _check(origin, text, values, changes, parsed, devices, name)
+    free = {*facts, *_FOLLOWS} if facts else set[str]()
+    free |= {"method.base"} if wanted.base else set()
+    before = wanted.global_batch_size or parsed.batch_on(parsed.devices or devices)
+    _check(origin, text, target, changes, parsed, free, before)
     text, started, unchanged = _started(origin, text, devices, name)
     notes += unchanged
     diff = "".join(
@@ -118,7 +145,75 @@ def patch(
         )
     )
     text = text.replace("\n", "\r\n") if windows else text
-    return Patched(name, text, diff, changes | started, tuple(notes))
+    return Patched(name, text, diff, changes | started, tuple(notes), frozenset(facts))
+
+
+_FOLLOWS = {"method.alpha"}  # of the rank, where the file states none
+_PARTS = ("model", "method", "train", "data")
+
+
+def _facts(parsed: Parsed) -> dict[str, object]:
+    """What the file says of the job, by keys of a job file."""
+    found: dict[str, object] = {}
+    for part in _PARTS:
+        section = parsed.values.get(part)
+        inner = section.items() if isinstance(section, dict) else (("", section),)
+        found |= {f"{part}.{key}".rstrip("."): value for key, value in inner}
+    return found
+
+
+def facts_written(
+    origin: Origin,
+    values: Mapping[str, Any],
+    parsed: Parsed,
+    wanted: Mapping[str, object],
+    name: str,
+) -> dict[str, Changes]:
+    """The change that says each wanted fact and nothing else: found by trying the file's keys.
+
+    A number alone is looked for: the key holds the file's own, and with another number there the
+    trainer reads another fact. Facts of which no key, or more than one, is found are left out.
+    """
+    before = _facts(parsed)
+    found: dict[str, Changes] = {}
+    for fact, new in wanted.items():
+        old = before.get(fact)
+        if not (_is_number(old) and _is_number(new)):
+            continue
+        ways = []
+        for key, stated in flat(values).items():
+            if _number(stated) != old or isinstance(stated, bool):
+                continue
+            change = {key: _as_stated(new, stated)}
+            try:
+                again = _facts(TRAINERS[origin.trainer].read(changed_values(values, change), name))
+            except InputError:
+                continue
+            moved = {each for each in {**before, **again} if before.get(each) != again.get(each)}
+            if moved - _FOLLOWS == {fact} and again[fact] == new:
+                ways.append(change)
+        if len(ways) == 1:
+            found[fact] = ways[0]
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(stated: object) -> float | None:
+    """What a file's value is as a number: flags are text."""
+    try:
+        return float(stated) if isinstance(stated, str | int | float) else None
+    except ValueError:
+        return None
+
+
+def _as_stated(new: object, stated: object) -> object:
+    """The number as the file states such: whole where it is whole, and text where that is."""
+    number = float(str(new))
+    value = int(number) if number.is_integer() else number
+    return f"{value:g}" if isinstance(stated, str) else value
 
 
 def _lines(text: str) -> list[str]:
@@ -153,6 +248,15 @@ def _changes(
         else:
             changes |= spelled
             instead |= _in_place_of(spelled, target)
+    if target.base:
+        spelled = dialect.spell_base(target)
+        if isinstance(spelled, str) or _computes(origin, spelled):
+            how = spelled if isinstance(spelled, str) else f"set {_named(spelled)} there yourself"
+            file = Path(origin.path).name or COMMAND_FILE
+            told = f"have {file} load {target.base} weights yourself; it loads {origin.base}"
+            notes.append(Decisive(f"{told}: {how}"))
+        else:
+            changes |= spelled
     notes += [
         f"{name} {_text(value)}: not in the file; state it where the run is started"
         for name, value in target.config.extra
@@ -261,13 +365,18 @@ def _values_of(syntax: str, text: str, name: str, launch: int) -> dict[str, Any]
 def _check(
     origin: Origin,
     text: str,
-    values: Mapping[str, Any],
+    target: Target,
     changes: Changes,
     parsed: Parsed,
-    devices: int,
-    name: str,
+    free: set[str],
+    before: int,
 ) -> None:
-    """Raise InputError unless the new text says the old one plus the changes, and no other job."""
+    """Raise InputError unless the new text says the old one plus the changes, and no other job.
+
+    free: keys of the job that may be others.
+    before: the global batch that it must have.
+    """
+    name = Path(origin.path).name or COMMAND_FILE
     try:
         if origin.syntax == "python":
             again = parse_script(text, name, settings_of(origin)).values
@@ -276,7 +385,7 @@ def _check(
     except Exception as error:  # whatever a parser raises: the text must not be handed out
         msg = f"{name} cannot be changed where it stands: the result would not parse"
         raise InputError(msg, _OTHERWISE) from error
-    wanted = changed_values(values, changes)
+    wanted = changed_values(target.values, changes)
     if origin.syntax in {"args", "shell"}:
         wanted, again = _as_text(wanted), _as_text(again)
     if json.dumps(again, default=str) != json.dumps(wanted, default=str) and again != wanted:
@@ -287,11 +396,10 @@ def _check(
     for knob in SPLIT:  # where the script that a command starts says it
         if knob in origin.knobs:
             remade.knobs.setdefault(knob, origin.knobs[knob])
-    before, after = parsed.batch_on(parsed.devices or devices), remade.batch_on(devices)
-    kept = all(
-        parsed.values.get(part) == remade.values.get(part) for part in ("model", "method", "train")
-    )
-    if before != after or not kept or parsed.values.get("data") != remade.values.get("data"):
+    after = remade.batch_on(target.devices)
+    old, new = _facts(parsed), _facts(remade)
+    kept = all(old.get(key) == new.get(key) for key in {**old, **new}.keys() - free)
+    if before != after or not kept:
         msg = f"{name} would train another job: global batch {before} before, {after} after"
         raise InputError(msg, _OTHERWISE)
 

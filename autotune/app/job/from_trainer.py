@@ -70,7 +70,7 @@ def completed(
     overrides = _with_counts(parsed, overrides)
     _ask_for(parsed, overrides, origin, name)
     _name_base(parsed, overrides, name)
-    fill_base(parsed, origin.syntax, origin.text, _release("transformers", overrides))
+    base = fill_base(parsed, origin.syntax, origin.text, _release("transformers", overrides))
     as_released(parsed, _release("trl", overrides))
     as_trained(parsed, _stated_software(overrides))
     model = str(overrides.set_values.get("model", values.get("model")))
@@ -116,6 +116,8 @@ def completed(
         **({"flags": list(origin.flags)} if origin.flags else {}),
         **({"told": sorted(parsed.told)} if parsed.told else {}),
         **({"evaluation_rows": parsed.evaluation_rows} if parsed.evaluation_rows else {}),
+        **({"base": base} if base else {}),
+        **({"by_name": True} if parsed.by_name else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import COMMAND
 from autotune.catalog.files import write_whole
@@ -64,14 +64,21 @@ def check_in_place(job: Job, *, writes: bool = True) -> None:
 def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     """The user's file with `config` in it. Raises InputError as `check_same` does."""
     from autotune.app.job.trainer_file import parsed_again
-    from autotune.trainers.patch import patch
+    from autotune.trainers.patch import Wanted, patch
 
     check_same(target, job)
     assert job.origin is not None  # noqa: S101 - check_same
     parsed, values = parsed_again(job.origin)
     rows = job.evaluation.rows_at_once(config.micro_batch_size) if job.evaluation else 0
     transformers = _transformers(target, job)
-    return patch(job.origin, values, parsed, config, transformers, offer.count, rows)
+    wanted = Wanted(rows, _other_base(job), _other_facts(job), job.global_batch_size)
+    return patch(job.origin, values, parsed, config, transformers, offer.count, wanted)
+
+
+def _other_base(job: Job) -> str:
+    """How the job's weights are loaded, where its file loads others without saying so."""
+    own = job.origin.base if job.origin else ""
+    return job.method.base if own and job.method.base != own else ""
 
 
 def same_export(
@@ -79,13 +86,14 @@ def same_export(
 ) -> Export:
     """The file, what was read beside it, their differences, and run.sh.
 
-    Where there are several devices and nothing beside the file can start them, the launcher's
-    config is added. folder: where all but run.sh lies; empty or with a slash at its end.
+    Where nothing beside the file can start several devices, or says what the file cannot, the
+    launcher's config is added. folder: where all but run.sh lies; empty or with a slash at its end.
     """
     from autotune.app.job.trainer_file import parsed_again
     from autotune.trainers.launch.user_start import (
         LAUNCHER_FILE,
         lacks_launcher,
+        needs_launcher,
         own_run_sh,
         resume_notes,
         start_folder,
@@ -103,7 +111,7 @@ def same_export(
     )  # fmt: skip
     trainer = TRAINERS[job.origin.trainer]
     files: dict[str, str] = {}
-    notes = [*_other_job(job), *found.notes, *resume_notes(plan, trainer, job.origin)]
+    notes = [*_other_job(job, found), *found.notes, *resume_notes(plan, trainer, job.origin)]
     beside = _patched_launchers(job, offer, config)
     paths = (job.origin.path, *(each.path for each in job.origin.beside))
     for each, path in zip((found, *beside), paths, strict=True):
@@ -112,7 +120,8 @@ def same_export(
         notes += each.notes if each is not found else ()
     launcher = _launcher_beside(job.origin.beside, config)
     starts_itself = job.origin.syntax in {"args", "shell"} and config.sharding == "ddp"
-    if not launcher and offer.count > 1 and trainer.launched and not starts_itself:
+    needs = offer.count > 1 or needs_launcher(found)
+    if not launcher and needs and trainer.launched and not starts_itself:
         launcher = LAUNCHER_FILE
         files.setdefault(folder + launcher, accelerate_yaml(plan))
         lacks = lacks_launcher(job.origin, found, config, folder + launcher)
@@ -125,16 +134,13 @@ def same_export(
 _ASKED = {"model": (), "method": (), "train": (), "data": ("max_length", "padding", "held_out")}
 
 
-def _other_job(job: Job) -> tuple[str, ...]:
-    """What the file still says of the job where the answer was asked for another; empty: nothing.
-
-    Only knobs are written into the file: a model, a method or a length that `--set` changed is not.
-    """
+def _other_facts(job: Job) -> dict[str, Any]:
+    """Keys of the job whose values are not those that the file says."""
     from autotune.app.job.trainer_file import parsed_again
 
     assert job.origin is not None  # noqa: S101 - of a trainer's file
     said, asked = parsed_again(job.origin)[0].values, job.stated_file
-    other: dict[str, str] = {}
+    other: dict[str, Any] = {}
     for part, keys in _ASKED.items():
         old, new = said.get(part), asked.get(part)
         if not isinstance(old, dict) or not isinstance(new, dict):
@@ -143,10 +149,21 @@ def _other_job(job: Job) -> tuple[str, ...]:
             lead = f"{part}."
         named = (key for key in old if not keys or key in keys)
         other |= {
-            f"{lead}{key}": str(new[key])
+            f"{lead}{key}": new[key]
             for key in named
             if None not in (old[key], new.get(key)) and old[key] != new[key]
         }
+    return other
+
+
+def _other_job(job: Job, found: Patched) -> tuple[str, ...]:
+    """What the file still says of the job where the answer was asked for another; empty: nothing.
+
+    A number is written where one key says it. A model, or how the weights are held, is not.
+    """
+    assert job.origin is not None  # noqa: S101 - of a trainer's file
+    facts = _other_facts(job)
+    other = {key: str(value) for key, value in facts.items() if key not in found.written}
     if not other:
         return ()
     name, trainer = Path(job.origin.path).name or COMMAND, job.origin.trainer

@@ -181,7 +181,9 @@ def contract_changes(job: Job) -> list[Rungs]:
 
 
 def _smaller_bases(job: Job) -> Iterator[Rungs]:
-    """Quantised bases below the job's own, where bitsandbytes is there to hold them."""
+    """Smaller bases than the job's own, the nearest first; quantised if bitsandbytes is there."""
+    if job.method.base == "32bit":
+        yield (base_edit("16bit", "weights loaded in 16 bits", "PEFT keeps the adapters in fp32"),)
     if job.software.bitsandbytes is None:
         return
     if job.method.base in {"16bit", "32bit"}:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.app.job.method import BITSANDBYTES
+from autotune.app.whatif.changes import base_edit
 from autotune.app.whatif.moved import opened_means
 from autotune.catalog.software import INSTALLABLE, OF_MIXERS, installing
 from autotune.cost.memory.states import experts_fused
@@ -312,17 +313,20 @@ def opened_notes(job: Job, best: Estimated, others: Sequence[Relaxation]) -> tup
     """
     opened = opened_words(best.config)
     text = f"nothing fits without it, so {opened} was opened: {opened_means(job, best)}"
-    told: list[str] = []
+    told = [text]
     machine = next((each for each in others if each.kind == "machine"), None)
     if machine is not None:
-        told.append(f"{machine.change}: {_figures(machine)}")
-    for each in others:
-        better = each.duration_s < best.duration_s.p50 and each.cost_usd < best.cost_usd.p50
-        if each.kind == "quality" and better:
-            told.append(f"with `{each.apply}` (changes the result): {_figures(each)}")
-            break
-    without = [Decisive(f"it fits without {opened} {'; or '.join(told)}")] if told else []
-    return (Decisive(text), *without)
+        told.append(f"it fits without {opened} {machine.change}: {_figures(machine)}")
+    better = [
+        each for each in others
+        if each.kind == "quality"
+        and each.duration_s < best.duration_s.p50 and each.cost_usd < best.cost_usd.p50
+    ]  # fmt: skip
+    mildest = next((each for each in better if each.apply == base_edit("16bit").typed), None)
+    for each in [mildest or better[0]] if better else []:
+        does = f"`{each.apply}` fits without {opened}, sooner and cheaper"
+        told.append(f"{does}: {_figures(each)} ({each.change}; changes the result)")
+    return tuple(Decisive(each) for each in told)
 
 
 def _figures(each: Relaxation) -> str:

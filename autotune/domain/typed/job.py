@@ -291,6 +291,8 @@ class OriginSection(Section):
     told: tuple[Text, ...] = ()  # knobs that the user states because the file computes them
     flags: tuple[Text, ...] = ()  # keys that a command said beside the file
     evaluation_rows: Annotated[int, whole(0, MAX_ROWS)] = 0  # of a batch that it does not size
+    base: Literal["", "32bit"] = ""  # that it loads without saying so
+    by_name: bool = False  # TRL loads the model
 
     def as_read(self, software: str | dict[str, str | None]) -> Origin:
         """The file as a job carries it; a version that the job states is not uncounted any more."""
@@ -300,7 +302,8 @@ class OriginSection(Section):
             tuple(Beside(each.path, each.syntax, each.text) for each in self.beside),
             self.typed_in, self.objective,
             tuple(Uncounted(*each) for each in self.uncounted if each[0] not in stated),
-            self.launch, self.kept, self.told, self.flags, self.evaluation_rows,
+            self.launch, self.kept, self.told, self.flags, self.evaluation_rows, self.base,
+            self.by_name,
         )  # fmt: skip
 
     def assumed(self) -> list[Assumption]:

@@ -188,8 +188,8 @@ def loads_silently(text: str) -> bool:
 
 def fill_base(
     parsed: Parsed, syntax: str, text: str, transformers: tuple[int, ...] | None = None
-) -> None:
-    """What TRL loads the weights in where its arguments state no dtype: fp32.
+) -> str:
+    """What TRL loads the weights in where its arguments state no dtype: fp32, or empty: as said.
 
     A script that is started may load them by itself, and so may a program with words of its own.
     transformers: the release that is stated; before 5 it gives a script fp32 that asks for nothing.
@@ -210,9 +210,9 @@ def fill_base(
     only = method.get("kind") == "full" and parsed.knobs.get("precision") == "fp16"
     wide = silent and (old or only)
     if known or not (parsed.by_name or (parsed.loads and own) or wide):
-        return
+        return ""
     if stored_by_name(str(parsed.values["model"])) or parsed.meaning.get("sharding") in ZERO_STAGE:
-        return
+        return ""
     parsed.part("method", base="32bit")
     why = "dtype is not in the file; TRL's own default is float32, and bfloat16 would halve it"
     if wide and not parsed.by_name:
@@ -224,6 +224,7 @@ def fill_base(
     parsed.note("method.base", "32bit", why)
     if parsed.trainer == "hf" and "precision" not in parsed.meaning:
         parsed.defaults["precision"] = "fp32"  # Trainer's own bf16 and fp16 are off
+    return "32bit"
 
 
 def as_released(parsed: Parsed, trl: tuple[int, ...] | None) -> None:

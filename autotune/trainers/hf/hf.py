@@ -9,7 +9,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.arguments import training_arguments
-from autotune.trainers.hf.keys import spell_argument
+from autotune.trainers.hf.keys import spell_argument, spell_base
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.hf.notes import shared_notes
 from autotune.trainers.hf.read import read_arguments
@@ -80,6 +80,10 @@ class HuggingFace(Trainer):
         if knob == "packing":
             return target.gone("packing") or "Trainer has no packing"
         return spell_argument(knob, value, target)
+
+    def spell_base(self, target: Target, /) -> Changes | str:
+        """The dtype of the arguments; a script that loads the model itself has to be changed."""
+        return spell_base(target)
 
     def commands(self, plan: Plan, file: str, launcher: str = "") -> list[str]:  # noqa: ARG002 - the script is the user's
         """The user's script, which reads the file."""

@@ -118,6 +118,22 @@ def spell_argument(knob: str, value: KnobValue, target: Target) -> Changes | str
     return {**changes, **inside} if inside and isinstance(changes, dict) else inside or changes
 
 
+def spell_base(target: Target) -> Changes | str:
+    """The dtype that weights of 16 bits are loaded in.
+
+    Source: trl 1.16 trainer/model_config.py (`dtype`), sft_trainer.py (`model_init_kwargs`, ignored
+    where the script loads the model).
+    """
+    if target.base != "16bit":
+        return "write it where the model is loaded"
+    dtype = "float16" if target.config.precision == "fp16" else "bfloat16"
+    if target.syntax != "python":
+        return {"dtype": dtype}
+    if target.by_name:
+        return {"model_init_kwargs.dtype": dtype}
+    return f"give from_pretrained dtype=torch.{dtype}"
+
+
 def _inside_deepspeed(knob: str, value: KnobValue, target: Target) -> Changes:
     """What a DeepSpeed config that stands in the arguments says of it as a number; not `auto`."""
     config = target.values.get("deepspeed")
@@ -184,10 +200,15 @@ def spell_precision(value: KnobValue, target: Target) -> Changes | str:
     return changes
 
 
+def _checkpointing_key(target: Target) -> str:
+    """The file's own word, else the older one, which every release takes until transformers 6."""
+    new, old = CHECKPOINTING
+    return new if target.has(new) else old
+
+
 def _checkpointing(value: KnobValue, target: Target) -> Changes:
     new, old = CHECKPOINTING
-    wanted = words.newest(WORDS["activation_checkpointing"], target.transformers).key
-    name = old if target.has(old) and not target.has(new) else wanted
+    name = _checkpointing_key(target)
     changes: Changes = {name: value == "full"}
     if value == "none":
         return {**changes, **target.gone(f"{new}_kwargs", f"{old}_kwargs")}
@@ -228,14 +249,14 @@ def _scope(value: KnobValue, _: Target) -> Changes | str:
 
 def _offload(value: KnobValue, target: Target) -> Changes | str:
     """Activations by the checkpoints' own keywords; what is sharded by the launcher."""
-    new, old = CHECKPOINTING
     changes = target.gone("activation_offloading", "fsdp_config.cpu_offload")
-    changes |= target.gone(f"{new}_kwargs.offload", "deepspeed.zero_optimization.offload_optimizer")
+    changes |= target.gone(
+        f"{CHECKPOINTING[0]}_kwargs.offload", "deepspeed.zero_optimization.offload_optimizer"
+    )
     if value == "none":
         return changes
     if value == "activations" and target.transformers >= ACTIVATION_CHECKPOINTING:
-        name = old if target.has(old) and not target.has(new) else new
-        return {**changes, f"{name}_kwargs.offload": True}
+        return {**changes, f"{_checkpointing_key(target)}_kwargs.offload": True}
     if value == "activations":
         return f"transformers from {show(ACTIVATION_CHECKPOINTING)} on can; TRL can before"
     return LAUNCHER

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
+from autotune.trainers.hf.keys import LAUNCHER
 from autotune.trainers.launch.config import COUNTS, KINDS, STAGES, is_deepspeed, is_settings
 from autotune.trainers.launch.run_script import started_by, trainer_sh
 from autotune.trainers.parsed import at_key
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Changes, Plan, Trainer
     from autotune.trainers.syntax.command_line import Command
 
+_STARTS_ITSELF = re.compile(r"\btrl\s+(sft|dpo|kto|reward|grpo|rloo)\b")  # by accelerate
 _SAYS_FSDP = "accelerate|--fsdp[ =]"
 _SECTIONS = {"fsdp_": "fsdp_config", "zero": "deepspeed_config"}
 _STATES_AWAY = {"optimizer", "all"}
@@ -249,6 +251,11 @@ def own_run_sh(
     return trainer_sh(plan, trainer.commands(plan, file, config), needed, start)
 
 
+def needs_launcher(found: Patched) -> bool:
+    """Whether a knob of the pick is said by accelerate's config alone."""
+    return any(note.endswith(LAUNCHER) for note in found.notes)
+
+
 def lacks_launcher(origin: Origin, found: Patched, config: Config, launcher: str) -> str:
     """Why a command that starts without accelerate runs otherwise than the pick; empty if not.
 
@@ -256,15 +263,18 @@ def lacks_launcher(origin: Origin, found: Patched, config: Config, launcher: str
     it shards.
     launcher: the config beside it.
     """
-    if origin.syntax not in {"args", "shell"} or config.sharding in {"none", "ddp"}:
+    shards = config.sharding not in {"none", "ddp"}
+    if origin.syntax not in {"args", "shell"} or not (shards or needs_launcher(found)):
         return ""
     says = "accelerate|deepspeed|--fsdp[ =]" if config.sharding in ZERO_STAGE else _SAYS_FSDP
     if re.search(says, found.text):
         return ""
-    return (
-        f"{found.name} starts without accelerate, and only its config shards by {config.sharding}: "
-        f"put accelerate launch --config_file {launcher} in the launcher's place"
-    )
+    mend = f"put accelerate launch --config_file {launcher} in the launcher's place"
+    if _STARTS_ITSELF.search(found.text):
+        mend = f"add --accelerate_config {launcher} to the command"
+    lead = f"{found.name} starts without accelerate's config, and only that"
+    rest = "precision fp8" if config.precision == "fp8" else "compile_scope regional"
+    return f"{lead} {f'shards by {config.sharding}' if shards else f'says {rest}'}: {mend}"
 
 
 def start_folder(origin: Origin, values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import pytest
 from rights import of_an_ordinary_user
 
 from autotune.app.job.load import jobs_of_command, load_jobs
+from autotune.app.job.trainer_file import parsed_again
 from autotune.app.runs import user_file as own_file
 from autotune.app.runs.export import export_run
 from autotune.app.runs.user_file import (
@@ -35,6 +36,7 @@ COMMAND = (
     "python train.py --model_name_or_path Qwen/Qwen2.5-7B --use_peft --lora_r 16 "
     "--per_device_train_batch_size 4 --gradient-accumulation-steps=2 --bf16"
 )
+OWN = Path(__file__).parents[2] / "trainers" / "own"
 FAST = Options(fidelity="formula", trials=1)
 
 
@@ -197,10 +199,45 @@ def test_what_set_changed_of_the_job_is_said_where_the_file_still_says_another(p
         return [str(note) for note in made.notes if note.startswith("write ")]
 
     assert told() == []
-    (text,) = told(method__rank="8", train__epochs="1")
-    assert text.startswith("write method.rank and train.epochs into axolotl.yml yourself: 8, 1.0;")
+    (text,) = told(method__kind="full", train__epochs="1")
+    assert text.startswith("write method.kind into axolotl.yml yourself: full;")
     assert text.endswith("or --export axolotl writes a new file")
     assert told(precision="bf16") == []
+
+
+WITH_MODEL = {"torchtune.yaml": {"model": "Llama-3.1-8B"}}  # which names none of the hub
+NUMBERED = sorted(each.name for each in OWN.iterdir() if each.suffix != ".json" and each.is_file())
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_a_number_that_set_changed_is_written_where_one_key_says_it(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name.replace("_script.txt", ".py")
+    path.write_text((OWN / name).read_text())
+    given = {"data.rows": "1000", **WITH_MODEL.get(name, {})}
+
+    def read(**asked: str) -> Job:
+        return load_jobs(path, Overrides(gpus=("h100",), set_values=given | asked))[0].job
+
+    own = read()
+    assert own.origin is not None
+    numbers = {"train.epochs": own.epochs + 2, "data.max_length": 640, "method.rank": 24}
+    said = parsed_again(own.origin)[0].values
+    asked = {
+        key: f"{value:g}" for key, value in numbers.items()
+        if key.partition(".")[2] in said.get(key.partition(".")[0], {})
+    }  # fmt: skip
+    job = read(**asked)
+    made = same_export("same", job, job.offers[0], changed(job, compile="off"))
+    left = " ".join(note for note in made.notes if note.startswith("write "))
+    path.write_text(made.files[path.name])
+    again = read()
+    for key in asked:
+        now = {"train.epochs": again.epochs, "data.max_length": again.max_length,
+               "method.rank": again.method.rank}[key]  # fmt: skip
+        assert (now == numbers[key]) != (key in left), (key, now, left)
+    assert "method.rank" not in left
 
 
 def test_a_guess_about_a_key_goes_when_the_key_is_set(tmp_path: Path) -> None:
@@ -386,3 +423,79 @@ def test_rows_are_asked_for_with_the_data_that_the_file_names(
     assert hint(named) == "add --rows N or --data FILE"
     Path("data/train.csv").write_text("text\none\n")
     assert hint("--data_path data/train.csv") == "add --data data/train.csv"
+
+
+BY_NAME = """\
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+
+args = SFTConfig(output_dir="out", per_device_train_batch_size=4, bf16=True, max_length=1024)
+peft = LoraConfig(r=16, target_modules="all-linear")
+SFTTrainer(model="Qwen/Qwen2.5-7B", args=args, train_dataset=rows, peft_config=peft).train()
+"""
+
+
+def of_script(folder: Path, text: str, **given: str) -> tuple[Job, dict[str, str], list[str]]:
+    """The job of a script, what is written for today's run with offloaded states, and the notes."""
+    path = folder / "train.py"
+    path.write_text(text)
+    asked = {key.replace("__", "."): value for key, value in given.items()}
+    overrides = Overrides(gpus=("rtx-4090",), stated={"data.rows": 1000}, set_values=asked)
+    job = load_jobs(path, overrides)[0].job
+    chosen = changed(job, compile="off", sharding="zero2", offload="optimizer")
+    made = same_export("same", job, job.offers[0], chosen, folder="own/")
+    return job, made.files, list(made.notes)
+
+
+def test_what_only_the_launcher_says_is_launched_with_on_one_device_too(tmp_path: Path) -> None:
+    _, files, notes = of_script(tmp_path, BY_NAME)
+    assert "zero_stage: 2" in files["own/accelerate.yaml"]
+    assert 'accelerate launch --config_file "$here"/own/accelerate.yaml' in files["run.sh"]
+    assert sum(
+        note.endswith("accelerate.yaml, written beside the file, says how") for note in notes
+    )
+    sharded = BY_NAME.replace('output_dir="out"', 'output_dir="out", deepspeed="ds.json"')
+    stage = '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}'
+    (tmp_path / "ds.json").write_text(stage)
+    assert "own/accelerate.yaml" not in of_script(tmp_path, sharded)[1]
+
+
+def test_a_base_that_was_asked_for_is_loaded_where_arguments_load_it(tmp_path: Path) -> None:
+    job, files, _ = of_script(tmp_path, BY_NAME)
+    assert (job.method.base, "model_init_kwargs" in files["own/train.py"]) == ("32bit", False)
+    job, files, notes = of_script(tmp_path, BY_NAME, method__base="16bit")
+    assert job.method.base == "16bit"
+    assert "model_init_kwargs={'dtype': 'bfloat16'})" in files["own/train.py"]
+    assert not any("16bit" in note for note in notes)
+    with_words = BY_NAME.replace("bf16=True", 'bf16=True, model_init_kwargs={"revision": "main"}')
+    text = of_script(tmp_path, with_words, method__base="16bit")[1]["own/train.py"]
+    assert "{'revision': 'main', 'dtype': 'bfloat16'}" in text
+
+
+def test_a_global_batch_that_was_asked_for_is_written(tmp_path: Path) -> None:
+    job, files, _ = of_script(tmp_path, BY_NAME, train__global_batch_size="64")
+    assert job.global_batch_size == 64
+    path = tmp_path / "train.py"
+    path.write_text(files["own/train.py"])
+    assert loaded(path).global_batch_size == 64
+
+
+def test_a_base_that_only_the_script_can_load_is_said(tmp_path: Path) -> None:
+    for base, how in (("nf4", "where the model is loaded"), ("int8", "where the model is loaded")):
+        notes = of_script(tmp_path, BY_NAME, method__base=base)[2]
+        told = f"have train.py load {base} weights yourself; it loads 32bit: write it {how}"
+        assert told in notes
+
+
+def test_a_script_keeps_the_word_that_every_release_takes(tmp_path: Path) -> None:
+    text = BY_NAME.replace("bf16=True", "bf16=True, gradient_checkpointing=False")
+    path = tmp_path / "train.py"
+    for own in (text, BY_NAME):
+        path.write_text(own)
+        job = loaded(path)
+        other = "none" if job.today.activation_checkpointing == "full" else "full"
+        written = own_file.patched(
+            "same", job, job.offers[0], changed(job, activation_checkpointing=other)
+        )
+        assert "gradient_checkpointing" in written.changes
+        assert "activation_checkpointing" not in written.changes
