@@ -11,6 +11,7 @@ from autotune.domain.answer.contract import Answer
 from autotune.domain.model import Mamba2
 from autotune.domain.objective import WORK, Objective, Work
 from autotune.domain.paths import stated_in
+from autotune.domain.software import WITHOUT_CUDNN
 from autotune.frozen import LATER, dataclass
 
 if TYPE_CHECKING:
@@ -355,11 +356,19 @@ class Job:
 
     @property
     def as_it_stands(self) -> Job:
-        """The job whose trainer's file nobody changes: what it does not say is its trainer's."""
-        plan, origin = self.evaluation, self.origin
-        if plan is None or plan.batch_size or origin is None or not origin.evaluation_rows:
-            return self
-        return replace(self, evaluation=replace(plan, batch_size=origin.evaluation_rows))
+        """The job whose trainer's file nobody changes: what it does not say is its trainer's.
+
+        It is not run.sh that starts it, so nothing leaves cuDNN's attention out but its own text.
+        """
+        job, plan, origin = self, self.evaluation, self.origin
+        if origin is None:
+            return job
+        if job.software.cudnn_attention is None:
+            asks = WITHOUT_CUDNN not in origin.text
+            job = replace(job, software=replace(job.software, cudnn_attention=asks))
+        if plan is not None and not plan.batch_size and origin.evaluation_rows:
+            job = replace(job, evaluation=replace(plan, batch_size=origin.evaluation_rows))
+        return job
 
     @property
     def timed_evaluation(self) -> Evaluation | None:

@@ -300,11 +300,15 @@ def change_phrase(before: float, after: float, show: Callable[[float], str]) -> 
     return f"{sign}{show(abs(after - before))}{percent}"
 
 
+SAME = 0.005  # share of the run
+
+
 def nothing_saved(today: Row, pick: Row) -> str:
     """Why nothing is saved against today's config; empty where something may be."""
     if today.verdict == "certain_oom":
         return "Today's config runs out of memory, by this model."
     same = today.config == pick.config and offer_name(today) == offer_name(pick)
+    same &= today.duration_s.p50 <= pick.duration_s.p50 * (1.0 + SAME)  # else run.sh sets more
     return "This is what you run today: nothing better was found." if same else ""
 
 

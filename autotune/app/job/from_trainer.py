@@ -166,8 +166,7 @@ def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
         hints["flash_attn_3"] = FLASH_ATTENTION_3
     elif parsed.knobs.get("attention") == "flash_attention_2":
         hints["flash_attn"] = FLASH_ATTENTION
-    # What is stated goes before; nothing of ours is set where the file's own command starts it.
-    values["software"] = {**hints, "cudnn_attention": "true", **values.get("software", {})}
+    values["software"] = {**hints, **values.get("software", {})}  # what is stated goes before
     if hints:
         listed = ", ".join(f"{key} {value}" for key, value in hints.items())
         why = "implied by the trainer and the file; --set software=NAME takes a profile instead"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.job.file import COMMAND
 from autotune.catalog.files import write_whole
+from autotune.cost.time.attention import leaves_cudnn
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
 from autotune.domain.outcome import DiskUse
 from autotune.domain.paths import near
+from autotune.domain.software import WITHOUT_CUDNN
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.registry import FORMATS, TRAINERS
@@ -111,6 +114,10 @@ def same_export(
     )  # fmt: skip
     trainer = TRAINERS[job.origin.trainer]
     files: dict[str, str] = {}
+    if leaves_cudnn(job, offer.device, config) and job.as_it_stands.software.cudnn_attention:
+        told = f"run.sh sets {WITHOUT_CUDNN}=1, and so must you without it: else cuDNN plans its"
+        told += " attention for every new length of a batch"
+        found = replace(found, notes=(*found.notes, Decisive(told)))
     notes = [*_other_job(job, found), *found.notes, *resume_notes(plan, trainer, job.origin)]
     beside = _patched_launchers(job, offer, config)
     paths = (job.origin.path, *(each.path for each in job.origin.beside))

@@ -15,10 +15,12 @@ from autotune.app.whatif.diagnosis import measured_gaps
 from autotune.app.whatif.levers import EVALUATION_BATCH
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
 from autotune.catalog.local import LOCAL_READ_BYTES_PER_S
+from autotune.cost.time.attention import leaves_cudnn
 from autotune.cost.time.data import TOKENISED_PER_CORE_S, row_bytes, tokenised_bytes
 from autotune.domain.answer.waterfall import SideOption, Waterfall, WaterfallStep, WhatIf
 from autotune.domain.config import SPLIT, split_of
 from autotune.domain.edit import Edit
+from autotune.domain.software import WITHOUT_CUDNN
 from autotune.domain.units import MB, format_bytes, format_count, format_seconds
 from autotune.pricing import Pricing, bills_under, on_job
 from autotune.search.selection import best_index
@@ -224,6 +226,7 @@ def what_if_of(
     price = pricer(calibration)
     start, end = State(job.as_today, today.offer, today.config), State(job, best.offer, best.config)
     edits = [*batch_edit(job), *config_edits(start, end), *evaluation_edit(job, best)]
+    edits += plans_edit(job, best)
     fall = waterfall_between(start, edits, price)
     if today.basis == "measured":
         fall = starting_at(
@@ -255,6 +258,19 @@ def batch_edit(job: Job) -> tuple[RunEdit, ...]:
         columns=SPLIT,
     )  # fmt: skip
     return (edit,)
+
+
+def plans_edit(job: Job, best: Estimated) -> tuple[RunEdit, ...]:
+    """The variable that run.sh sets, and that what starts the file today does not."""
+    stands = job.as_it_stands.software.cudnn_attention
+    if not stands or not leaves_cudnn(job, best.offer.device, best.config):
+        return ()
+
+    def changed(state: State) -> State:
+        return replace(state, job=replace(state.job, software=job.software))
+
+    name = WITHOUT_CUDNN
+    return (Edit(changed, name, name, "unset", "1", changes="numeric", columns=(name,)),)
 
 
 def evaluation_edit(job: Job, best: Estimated) -> tuple[RunEdit, ...]:
