@@ -27,6 +27,7 @@ KNOWN: dict[str, tuple[Version, Version]] = {
 SAMPLING_STRATEGY: Version = (5, 2)  # group_by_length became train_sampling_strategy
 FSDP_BOOL: Version = (5, 10)  # fsdp is a bool, fsdp_config.version defaults to 2
 ACTIVATION_CHECKPOINTING: Version = (5, 23)  # was gradient_checkpointing
+BEFORE_RENAMED: Version = (5, 22)  # gradient_checkpointing, which later releases take as well
 JIT_CHECKPOINT: Version = (5, 0)  # enable_jit_checkpoint: save on SIGTERM
 TRL_CHUNKED_LOSS: Version = (1, 6)  # the loss never holds all logits unless asked to
 

@@ -17,7 +17,13 @@ from autotune.domain.software import WITHOUT_CUDNN
 from autotune.trainers.contract import Export, Plan
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.registry import FORMATS, TRAINERS
-from autotune.trainers.versions import KNOWN, check_installed, check_known, parse_version
+from autotune.trainers.versions import (
+    BEFORE_RENAMED,
+    KNOWN,
+    check_installed,
+    check_known,
+    parse_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +79,20 @@ def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     assert job.origin is not None  # noqa: S101 - check_same
     parsed, values = parsed_again(job.origin)
     rows = job.evaluation.rows_at_once(config.micro_batch_size) if job.evaluation else 0
-    transformers = _transformers(target, job)
+    transformers = _spelled_for(target, job, config)
     wanted = Wanted(rows, _other_base(job), _other_facts(job), job.global_batch_size)
     return patch(job.origin, values, parsed, config, transformers, offer.count, wanted)
+
+
+def _spelled_for(target: str, job: Job, config: Config) -> tuple[int, ...]:
+    """The version whose words the user's file gets: where nobody states one, what all take.
+
+    Activations are offloaded by newer words alone.
+    """
+    version = _transformers(target, job)
+    software = job.stated_file.get("software") or {}
+    stated = "@" in target or "transformers" in software or config.offload == "activations"
+    return version if stated else min(version, BEFORE_RENAMED)
 
 
 def _other_base(job: Job) -> str:

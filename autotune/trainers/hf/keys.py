@@ -200,15 +200,10 @@ def spell_precision(value: KnobValue, target: Target) -> Changes | str:
     return changes
 
 
-def _checkpointing_key(target: Target) -> str:
-    """The file's own word, else the older one, which every release takes until transformers 6."""
-    new, old = CHECKPOINTING
-    return new if target.has(new) else old
-
-
 def _checkpointing(value: KnobValue, target: Target) -> Changes:
     new, old = CHECKPOINTING
-    name = _checkpointing_key(target)
+    wanted = words.newest(WORDS["activation_checkpointing"], target.transformers).key
+    name = old if target.has(old) and not target.has(new) else wanted
     changes: Changes = {name: value == "full"}
     if value == "none":
         return {**changes, **target.gone(f"{new}_kwargs", f"{old}_kwargs")}
@@ -249,14 +244,14 @@ def _scope(value: KnobValue, _: Target) -> Changes | str:
 
 def _offload(value: KnobValue, target: Target) -> Changes | str:
     """Activations by the checkpoints' own keywords; what is sharded by the launcher."""
+    new, old = CHECKPOINTING
     changes = target.gone("activation_offloading", "fsdp_config.cpu_offload")
-    changes |= target.gone(
-        f"{CHECKPOINTING[0]}_kwargs.offload", "deepspeed.zero_optimization.offload_optimizer"
-    )
+    changes |= target.gone(f"{new}_kwargs.offload", "deepspeed.zero_optimization.offload_optimizer")
     if value == "none":
         return changes
     if value == "activations" and target.transformers >= ACTIVATION_CHECKPOINTING:
-        return {**changes, f"{_checkpointing_key(target)}_kwargs.offload": True}
+        name = old if target.has(old) and not target.has(new) else new
+        return {**changes, f"{name}_kwargs.offload": True}
     if value == "activations":
         return f"transformers from {show(ACTIVATION_CHECKPOINTING)} on can; TRL can before"
     return LAUNCHER

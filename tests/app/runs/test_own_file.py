@@ -443,6 +443,7 @@ def of_script(folder: Path, text: str, **given: str) -> tuple[Job, dict[str, str
     overrides = Overrides(gpus=("rtx-4090",), stated={"data.rows": 1000}, set_values=asked)
     job = load_jobs(path, overrides)[0].job
     chosen = changed(job, compile="off", sharding="zero2", offload="optimizer")
+    chosen = chosen.with_knobs(gradient_accumulation_steps=job.global_batch_size // 4)
     made = same_export("same", job, job.offers[0], chosen, folder="own/")
     return job, made.files, list(made.notes)
 
@@ -490,6 +491,9 @@ def test_a_base_that_only_the_script_can_load_is_said(tmp_path: Path) -> None:
 def test_a_script_keeps_the_word_that_every_release_takes(tmp_path: Path) -> None:
     text = BY_NAME.replace("bf16=True", "bf16=True, gradient_checkpointing=False")
     path = tmp_path / "train.py"
+    stated = Overrides(
+        ("h100",), set_values={"software.transformers": "5.23.0"}, stated={"data.rows": 1000}
+    )
     for own in (text, BY_NAME):
         path.write_text(own)
         job = loaded(path)
@@ -499,3 +503,8 @@ def test_a_script_keeps_the_word_that_every_release_takes(tmp_path: Path) -> Non
         )
         assert "gradient_checkpointing" in written.changes
         assert "activation_checkpointing" not in written.changes
+    job = load_jobs(path, stated)[0].job
+    later = own_file.patched(
+        "same", job, job.offers[0], changed(job, activation_checkpointing=other)
+    )
+    assert "activation_checkpointing" in later.changes
