@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llamafactory: meta-llama/Meta-Llama-3-8B-Instruct on h100-sxm
-# global batch 8 = micro 4 x accumulation 2 x 1 device(s)
+# global batch 8 = micro 8 x accumulation 1 x 1 device(s)
 set -euo pipefail
 
 stop() { echo "run.sh: $*" >&2; exit 1; }
@@ -11,5 +11,6 @@ name=own/llamafactory.yaml
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
+export TORCH_CUDNN_SDPA_DEPRIORITIZED="${TORCH_CUDNN_SDPA_DEPRIORITIZED:-1}"  # else cuDNN's attention builds a plan for every new length of a batch
 
 exec llamafactory-cli train "$here"/own/llamafactory.yaml

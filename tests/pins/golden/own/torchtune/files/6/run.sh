@@ -11,5 +11,6 @@ name=own/torchtune.yaml
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
+export TORCH_CUDNN_SDPA_DEPRIORITIZED="${TORCH_CUDNN_SDPA_DEPRIORITIZED:-1}"  # else cuDNN's attention builds a plan for every new length of a batch
 
 exec tune run lora_finetune_single_device --config "$here"/own/torchtune.yaml
