@@ -213,7 +213,7 @@ def _as_stated(new: object, stated: object) -> object:
     """The number as the file states such: whole where it is whole, and text where that is."""
     number = float(str(new))
     value = int(number) if number.is_integer() else number
-    return f"{value:g}" if isinstance(stated, str) else value
+    return str(value) if isinstance(stated, str) else value
 
 
 def _lines(text: str) -> list[str]:
