@@ -17,9 +17,9 @@ from autotune.app.job.beside import near_file
 from autotune.app.job.file import COMMAND, Document
 from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
-from autotune.app.job.targets import fill_saved, fill_targets
+from autotune.app.job.targets import fill_saved, fill_targets, say_folder
 from autotune.catalog.datasets import published, published_names
-from autotune.catalog.models.models import stored_by_name
+from autotune.catalog.models.derived import stored_by_name
 from autotune.catalog.software import SWITCHES, find_software
 from autotune.domain.config import KNOBS, NEVER_STEPS, PLAIN, ZERO_STAGE
 from autotune.domain.errors import InputError
@@ -74,6 +74,7 @@ def completed(
     as_released(parsed, _release("trl", overrides))
     as_trained(parsed, _stated_software(overrides))
     model = str(overrides.set_values.get("model", values.get("model")))
+    say_folder(parsed, model, Path(origin.path).parent)
     fill_targets(parsed, model, Path(origin.path).parent)
     fill_saved(parsed, model, Path(origin.path).parent)
     first, counted = _first_machine(overrides)

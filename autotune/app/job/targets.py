@@ -1,4 +1,6 @@
-"""The modules that carry adapters, by the model's own names: a pattern, a trainer's names, PEFT's.
+"""What the model decides of a trainer's file: the modules that carry adapters, by its own names.
+
+They are named by a pattern, as a trainer does, or by PEFT's defaults.
 
 A trainer with model code of its own names projections that transformers fuses; PEFT takes a regular
 expression over whole module names, and names that match nothing beside others that do.
@@ -10,7 +12,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING
 
-from autotune.catalog.models.models import find_model
+from autotune.catalog.models.models import find_model, lies_elsewhere
 from autotune.cost.parameters import FUSED_QKV, SPLIT_QKV, saveable
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -42,6 +44,15 @@ _BEFORE = ("model.layers", "model.language_model.layers", "language_model.model.
            "model.text_model.layers", "base_model.model.model.layers")  # fmt: skip
 _INSIDE = ("self_attn", "cross_attn", "mlp", "mlp.shared_experts", "mlp.experts.0")
 _LAYERS = range(32)
+
+
+def say_folder(parsed: Parsed, text: str, folder: Path) -> None:
+    """Warn of a model in a folder of another machine, which is priced as the folder is called."""
+    with contextlib.suppress(InputError):
+        model = find_model(text, folder)
+        if lies_elsewhere(model):
+            last = text.rstrip("/").rpartition("/")[2]
+            parsed.uncounted.append(Uncounted("model", last, model.source, 0.0, 0.0))
 
 
 def fill_targets(parsed: Parsed, text: str, folder: Path) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.models.derived import derived_of
 from autotune.catalog.models.hf_config import model_from_config
-from autotune.catalog.models.models import derived_of, find_model, is_known, load_models
+from autotune.catalog.models.models import find_model, is_known, load_models
 from autotune.cost.parameters import parameter_count, saveable
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import MAX_RANK

@@ -1,10 +1,8 @@
 """Models: the catalogue's, any folder or file with a config.json, or one attempt at the hub.
 
 `data/models.json` holds the keys of each model's config.json that the description needs; they pass
-through the same reader as a user's file, so there is one path. `data/derived_models.csv` names
-fine-tunes with the model whose config.json theirs equals, apart from the keys that differ. Copies
-follow from their names alone, and only where that is safe: an organisation that is known to copy
-models under the names that they have, or the model's own.
+through the same reader as a user's file, so there is one path. What else a name says is in
+`derived.py`. A folder that is not on this machine is the model that it is called after.
 """
 
 from __future__ import annotations
@@ -18,6 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog import hub
+from autotune.catalog.models.derived import (
+    Derived,
+    derived_names,
+    derived_of,
+    is_derived,
+    split_name,
+    stored_by_name,
+)
 from autotune.catalog.models.families import SEES
 from autotune.catalog.models.hf_config import (
     MAX_CONFIG_BYTES,
@@ -29,11 +35,8 @@ from autotune.catalog.tables import DATA, CatalogDataError, read_rows
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
 from autotune.domain.paths import stated_in
 from autotune.domain.typed.values import shown
-from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autotune.domain.model import Model
 
 HOW_TO_ADD = (
@@ -115,17 +118,13 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     away = wanted.count("/") > 1 and not _exists(path)
     wanted = hub.of_cache(wanted) if away else wanted
     if wanted.startswith((".", "/", "~")) or wanted.casefold().endswith(".json"):
-        _refuse_missing(path, wanted)
-        return _from_path(path, wanted)
+        return _from_folder(path, wanted) or _from_file(path, wanted)
     found = _by_text().get(wanted.casefold())
     if found is not None:
-        entry, name = found
-        model = _model(entry["name"])
-        model = model if name == model.name else replace(model, name=name)
-        stored = stored_by_name(name)
-        return replace(model, stored_as=stored, plain_name=entry["name"]) if stored else model
-    if _is_dir(path):
-        return _from_path(path, wanted)
+        return _of_catalogue(*found)
+    local = _from_folder(path, wanted)
+    if local is not None:
+        return local
     reason = "a shell decides it" if "$" in wanted else "it is not in the catalogue"
     derived = derived_of(wanted, _known_name)
     if derived is not None and hub.cached_file(wanted, "config.json") is None:
@@ -145,9 +144,19 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
 
 
+def _of_catalogue(entry: dict[str, Any], name: str) -> Model:
+    """An entry's model, or the copy of it that an alias says how to store."""
+    model = _model(entry["name"])
+    if name == model.name:  # no entry is called after a copy
+        return model
+    model = replace(model, name=name)
+    stored = stored_by_name(name)
+    return replace(model, stored_as=stored, plain_name=entry["name"]) if stored else model
+
+
 def _refuse_undescribed(name: str) -> None:
     """Raise InputError where the name alone says that the model is of a kind not described."""
-    plain = _split(name)[0].rpartition("/")[2]
+    plain = split_name(name)[0].rpartition("/")[2]
     for row in read_rows(DATA / "undescribed_models.csv"):
         if re.fullmatch(row["names"], plain, re.IGNORECASE):
             msg = f"model {shown(name)} has {row['what']}, which this version cannot describe"
@@ -178,6 +187,51 @@ def _from_name(name: str, derived: Derived) -> Model:
     )
 
 
+# A path, and no id of the hub: one that begins so, several folders deep, a shell's variable, or
+# what people call the folder of their models.
+_FOLDERS = re.compile(
+    r"[./~]|[^/]*/[^/]*/.|.*\$|(\w+_)?(models?|ckpts?|checkpoints?|pretrained|weights|llms?)/",
+    re.IGNORECASE,
+)
+
+
+def _from_folder(path: Path, text: str) -> Model | None:
+    """The model in a folder or, where another machine has the folder, the one it is called after.
+
+    Its last part is a model's name, with or without its organisation, whatever hyphens, dots and
+    underscores stand in it: `/data/Llama-3-8B`. None where the name says none.
+    """
+    if _is_dir(path):
+        return _from_path(path, text)
+    last = text.rstrip("/").rpartition("/")[2]
+    if _exists(path) or not _FOLDERS.match(text) or "$" in last:
+        return None
+    meant = {last: last} if is_known(last) or is_derived(last) else _alike(last)
+    if len(meant) != 1:
+        return None
+    model = find_model(next(iter(meant.values())))
+    why = f"priced as {model.name}; {_CALLED_AFTER}"
+    return replace(model, name=text, source=why, shape_of=model.name)
+
+
+_CALLED_AFTER = "no such folder here, and it is called after that model"
+
+
+def lies_elsewhere(model: Model) -> bool:
+    """Whether a folder's name alone says what the model is, as it is not on this machine."""
+    return model.source.endswith(_CALLED_AFTER)
+
+
+def _alike(name: str) -> dict[str, str]:
+    """A way to write each model of the catalogue whose name differs in punctuation alone."""
+    table = _by_text()
+    return {entry["name"]: way for way, (entry, _) in table.items() if _bare(way) == _bare(name)}
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[-_.]", "", name).casefold()
+
+
 def _names() -> list[str]:
     own = [name for entry in _entries() for name in (entry["name"], *entry["aliases"])]
     return [*own, *derived_names()]
@@ -204,6 +258,11 @@ def _is_dir(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # a name too long for the file system
         return False
+
+
+def _from_file(path: Path, text: str) -> Model:
+    _refuse_missing(path, text)
+    return _from_path(path, text)
 
 
 def _from_path(path: Path, text: str) -> Model:
@@ -239,151 +298,3 @@ def fetch_config(name: str) -> bytes | str:
     """The config.json of a hub id, from its cache or by one request, or why there is none."""
     found = hub.find_file(name, "config.json", most_bytes=MAX_CONFIG_BYTES)
     return found.where if found.content is None else found.content
-
-
-# How a copy's name says that its weights are quantised, and how. Source: the names on the hub of
-# the organisations below; "-bnb-4bit" and "-BNB-NF4" are bitsandbytes' nf4, "w4a16" is
-# compressed-tensors', "MLX" Apple's, and the others are the methods of that name.
-_QUANTISED = (
-    (
-        re.compile(r"(?:-unsloth)?-bnb-4bit$|(?:-linearized)?-bnb-nf4(?:-bf16)?$", re.IGNORECASE),
-        "nf4",
-    ),
-    (re.compile(r"-bnb-8bit$", re.IGNORECASE), "int8"),
-    (re.compile(r"(?:-i1)?-gguf$", re.IGNORECASE), "gguf"),
-    (re.compile(r"-gptq(?:-int[348]|-[348]bit)?(?:-\w+)?$|-int[48]$", re.IGNORECASE), "gptq"),
-    (re.compile(r"-awq(?:-int4|-4bit)?$", re.IGNORECASE), "awq"),
-    (re.compile(r"-fp8(?:-dynamic|-block|-kv)?$", re.IGNORECASE), "fp8"),
-    (re.compile(r"-quantized\.w[0-9]+a[0-9]+$", re.IGNORECASE), "compressed-tensors"),
-    (re.compile(r"-exl[23](?:-.+)?$", re.IGNORECASE), "exl2"),
-    (re.compile(r"-aqlm(?:-.+)?$", re.IGNORECASE), "aqlm"),
-)
-_MLX = re.compile(r"-(?:[2-8]bit|bf16|fp16)(?:-mlx)?$|-mlx(?:-[2-8]bit)?$", re.IGNORECASE)
-PARTLY = re.compile(r"-unsloth-bnb-4bit$", re.IGNORECASE)  # some layers stay in 16 bit
-# Who copies models as they are, under their own names. Source: unsloth 2026.10.9, models/mapper.py,
-# maps each of its names to the model that it is a copy of; NousResearch's model cards.
-_COPIES = {"unsloth", "nousresearch"}
-# Who only quantises what others trained. Source: the organisations' pages on the hub.
-_QUANTISES = {
-    "unsloth", "thebloke", "techxgenus", "hugging-quants", "redhatai", "neuralmagic",
-    "casperhansen", "bartowski", "quantfactory", "lmstudio-community", "mradermacher",
-    "maziyarpanahi", "solidrust", "ista-daslab", "turboderp", "modelcloud", "axolotl-quants",
-}  # fmt: skip
-_APPLE = {"mlx-community"}
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """What a name says. plain: the same model with weights that are not quantised."""
-
-    plain: str
-    base: str  # of the catalogue; whose shape it has
-    config: tuple[tuple[str, Any], ...]  # keys of config.json that differ from the base's
-    stored_as: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    name: str
-    base: str
-    config: tuple[tuple[str, Any], ...]
-    source: str
-
-
-def stored_by_name(name: str) -> str:
-    """How a model of that name stores its weights: nf4, gptq, gguf, ...; empty where plain."""
-    return _split(name)[1]
-
-
-def _split(name: str) -> tuple[str, str]:
-    """A name without what says how it is quantised, and that."""
-    owner = name.partition("/")[0].casefold()
-    for pattern, kind in ((_MLX, "mlx"),) if owner in _APPLE else _QUANTISED:
-        short = pattern.sub("", name)
-        if short != name:
-            return short, kind
-    return name, ""
-
-
-def derived_of(name: str, known: Callable[[str], str | None]) -> Derived | None:
-    """What a hub's name says of a model that the catalogue lacks; None where nothing is safe.
-
-    known: the catalogue's own spelling of a name, with or without its organisation.
-    """
-    owner, slash, _ = name.partition("/")
-    if not slash and name.casefold() not in _table():
-        return None
-    short, stored = _split(name)
-    plain = _plain(short, owner.casefold(), stored, known)
-    if plain is None:
-        return None
-    found = _resolved(plain, known)
-    if found is None:
-        return None
-    base, config, source = found
-    if not slash or name.casefold() == plain.casefold():
-        return Derived(plain, base, config, "", source)
-    why = f"{owner} copies {plain} under its name"
-    if stored:
-        why = f"a copy of {plain} with weights quantised by {stored}, as its name says"
-        if PARTLY.search(name):
-            why += "; some of its layers stay in 16 bit, which is not counted"
-    return Derived(plain, base, config, stored, why)
-
-
-def _plain(short: str, owner: str, stored: str, known: Callable[[str], str | None]) -> str | None:
-    """The model that a name without its suffix is of; None where the name alone is no proof."""
-    own = _named(short, known)
-    if own is not None:
-        return own
-    bare = short.partition("/")[2]
-    if owner in _COPIES or (stored and owner in _QUANTISES | _APPLE):
-        return _named(bare, known)
-    return None
-
-
-def _named(name: str, known: Callable[[str], str | None]) -> str | None:
-    """The full name of a model that is known, in the table or in the catalogue."""
-    entry = _table().get(name.casefold())
-    return entry.name if entry is not None else known(name)
-
-
-def _resolved(
-    plain: str, known: Callable[[str], str | None]
-) -> tuple[str, tuple[tuple[str, Any], ...], str] | None:
-    """The catalogue's model behind a name, the keys that differ, and who says so."""
-    entry = _table().get(plain.casefold())
-    if entry is None:
-        base = known(plain)
-        return (base, (), "") if base is not None else None
-    further = _resolved(entry.base, known)
-    if further is None:
-        return None
-    return further[0], (*further[1], *entry.config), entry.source
-
-
-@lru_cache(maxsize=1)
-def _table() -> dict[str, _Entry]:
-    """The shipped fine-tunes by name, with and without their organisation."""
-    table: dict[str, _Entry] = {}
-    for row in read_rows(DATA / "derived_models.csv"):
-        config = tuple(_pair(text, row["name"]) for text in row["config"].split(";") if text)
-        source = f"{row['source']}; entered {row['entered']}"
-        entry = _Entry(row["name"], row["base"], config, source)
-        table[row["name"].casefold()] = entry
-        table.setdefault(row["name"].partition("/")[2].casefold(), entry)
-    return table
-
-
-def _pair(text: str, name: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        msg = f"derived_models.csv: {name}: {text!r} is no KEY=VALUE"
-        raise CatalogDataError(msg)
-    return key, json.loads(value)
-
-
-def derived_names() -> list[str]:
-    """Full names of the shipped fine-tunes."""
-    return sorted({entry.name for entry in _table().values()})

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models.models import stored_by_name
+from autotune.catalog.models.derived import stored_by_name
 from autotune.catalog.software import (
     LOADS_AS_STORED_FROM,
     TRL_MIXED_FROM,

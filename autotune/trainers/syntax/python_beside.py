@@ -9,7 +9,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.catalog.models.models import stored_by_name
+from autotune.catalog.models.derived import stored_by_name
 from autotune.domain.job import Uncounted
 from autotune.trainers.syntax.python_options import option_names, options
 from autotune.trainers.syntax.python_settings import assigned, tree_of

@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.job.load import jobs_of_line
-from autotune.catalog.models.models import (
-    derived_names,
-    derived_of,
-    find_model,
-    load_models,
-    stored_by_name,
-)
+from autotune.catalog.models.derived import derived_names, derived_of, stored_by_name
+from autotune.catalog.models.models import find_model, load_models
 from autotune.catalog.tables import DATA, read_rows
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
@@ -279,3 +274,41 @@ def test_names_that_real_files_use_resolve_to_the_model_whose_shape_they_have(
     assert model.stored_as == stored
     assert parameter_count(model) == parameter_count(find_model(plain))
     assert parameters is None or parameter_count(model) == parameters
+
+
+@pytest.mark.parametrize(
+    ("folder", "base"),
+    [
+        ("/data/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct"),
+        ("./models/Llama-3-8B", "meta-llama/Llama-3-8B"),
+        ("models/Llama-3.1-8B-Instruct/", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("$MODELS/Qwen2_5-7B", "Qwen/Qwen2.5-7B"),
+        ("~/hf/hub/zephyr-7b-beta", "HuggingFaceH4/zephyr-7b-beta"),
+    ],
+)
+def test_a_folder_of_another_machine_is_the_model_that_it_is_called_after(
+    folder: str, base: str
+) -> None:
+    found = find_model(folder)
+    assert (found.name, found.shape_of) == (folder, base)
+    assert parameter_count(found) == parameter_count(find_model(base))
+    assert "no such folder here" in found.source
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["/data/my-sft", "./llama3-8b-sft", "models/$NAME", "LLM-Models/Qwen2.5-7B-Instruct-x"],
+)
+def test_a_folder_called_after_no_model_is_unknown(folder: str) -> None:
+    with pytest.raises(InputError, match="unknown model"):
+        find_model(folder)
+
+
+def test_a_folder_that_is_here_is_read_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "Qwen2.5-7B").mkdir()
+    with pytest.raises(InputError, match=r"config\.json"):
+        find_model("./Qwen2.5-7B", tmp_path)
+
+
+def test_no_entry_of_the_catalogue_is_called_after_a_copy() -> None:
+    assert not [name for name in load_models() if stored_by_name(name)]

@@ -482,3 +482,11 @@ def test_qloras_words_for_what_it_evaluates() -> None:
     found = typed(f"{text}--eval_dataset_size 200 --do_mmlu_eval", "h100:2")
     assert (found.held_out, found.rows) == (200, 800)
     assert "do_mmlu_eval" in warnings(found)
+
+
+def test_a_model_s_folder_of_another_machine_is_its_name_and_said_first(tmp_path: Path) -> None:
+    text = "base_model: /mnt/models/Qwen2.5-7B\nadapter: lora\nlora_r: 8\nmicro_batch_size: 2\n"
+    text += "num_epochs: 1\nsequence_len: 512\ndatasets: [{path: a.jsonl, type: alpaca}]\n"
+    found = job(tmp_path / "a.yml", text)
+    assert (found.model.name, found.model.shape_of) == ("/mnt/models/Qwen2.5-7B", "Qwen/Qwen2.5-7B")
+    assert "priced as Qwen/Qwen2.5-7B" in warnings(found).splitlines()[0]
