@@ -3,10 +3,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from builders import needs
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode does not: exportcases lives here
+from forked import Forking, forking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 SPECIAL = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -60,3 +66,11 @@ def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [{"text": " ".join(WORDS[: 2 + i % 5] * (1 + i % 20))} for i in range(64)]
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
+    """A `python` whose processes are forked from one that has imported what training imports."""
+    needs("accelerate", "datasets", "peft", "torch", "transformers", "trl")
+    with forking(tmp_path_factory.mktemp("forks")) as found:
+        yield found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
-from forked import ran, run_forked
+from forked import ran
 
 from autotune.app.runs.export import export, write_export
 from autotune.domain.objective import PAIRED
@@ -21,6 +21,8 @@ from autotune.evidence.log.read import read_log
 from autotune.trainers.hf.preferences import TRAINERS
 
 if TYPE_CHECKING:
+    from forked import Forking
+
     from autotune.domain.objective import Objective
     from autotune.trainers.contract import Export
 
@@ -60,9 +62,9 @@ def environment(model: Path, where: Path, data: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def run(model: Path, where: Path, data: Path, *command: str, **more: str) -> Any:
+def run(model: Path, where: Path, data: Path, **more: str) -> Any:
     return subprocess.run(
-        command or ["bash", str(where / "run.sh")],
+        ["bash", str(where / "run.sh")],
         env={**os.environ, **environment(model, where, data), **more},
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
@@ -102,14 +104,16 @@ def wrong_rows(top: Path) -> Path:
         what = job(with_base(LORA, "32bit"), objective=objective)
         write_export(export("trl", what, SMALL, config(precision="fp32")), top / str(place))
         written(top / str(place), rows)
-    (top / "environment.json").write_text(json.dumps({"HF_HUB_OFFLINE": "1"}))
+    (top / "environment.json").write_text("{}")
     folders = [str(top / str(place)) for place in range(len(WRONG))]
     (top / "read.py").write_text(f"FOLDERS = {folders}\n{READS}")
     return top / "read.py"
 
 
 @pytest.fixture(scope="module")
-def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def forked(
+    model_and_data: Path, tmp_path_factory: pytest.TempPathFactory, forks: Forking
+) -> dict[str, Path]:
     """Folders in which scripts ran, by objective; `stdout`, `stderr` and `code` lie in each."""
     top = tmp_path_factory.mktemp("forked")
     made = {name: top / name for name in (*(one[0] for one in FORKED), SCRATCH)}
@@ -132,7 +136,7 @@ def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     said = {**own, "MODEL": "no/such-model", "USE_CPU": "1"}
     (made[REFUSED] / "environment.json").write_text(json.dumps(said))
     scripts.append(made[REFUSED] / "train.py")
-    run_forked(scripts, environment(top, top, top))
+    forks.run(scripts)
     return made
 
 
@@ -156,10 +160,12 @@ def trained(where: Path, kind: str, objective: Objective) -> None:
 
 
 @pytest.mark.slow
-def test_run_sh_trains_a_tiny_model_by_the_plan(model_and_data: Path, tmp_path: Path) -> None:
+def test_run_sh_trains_a_tiny_model_by_the_plan(
+    model_and_data: Path, tmp_path: Path, forks: Forking
+) -> None:
     objective, kind, rows = STARTED
     write_export(planned(objective, kind), tmp_path)
-    done = run(model_and_data, tmp_path, written(tmp_path, ROWS[rows]))
+    done = run(model_and_data, tmp_path, written(tmp_path, ROWS[rows]), PATH=forks.path)
     assert done.returncode == 0, done.stderr[-3000:]
     trained(tmp_path, kind, objective)
 

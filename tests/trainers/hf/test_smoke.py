@@ -1,7 +1,6 @@
 """The generated run.sh trains for real: a tiny random model, ten steps on the CPU.
 
-What it starts is the same script for every model. Those of other models are run without it, forked
-from one process.
+What it starts is the same script for every model. Those of other models are run without it.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, HOST, LORA, config, evaluation, job, offer, with_base
-from forked import ran, run_forked
+from forked import ran
 
 from autotune.app.runs.export import export, write_export
 from autotune.catalog.models.models import find_model, load_models
@@ -28,14 +25,17 @@ from autotune.evidence.log.read import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from forked import Forking
 
     from autotune.domain.config import Config
 
 pytestmark = pytest.mark.slow
 
 
-def ours(folder: Path, where: Path) -> dict[str, str]:
-    """What a user would set for a short run without the hub."""
+def ours(folder: Path, where: Path, path: str) -> dict[str, str]:
+    """What a user would set for a short run without the hub. path: PATH."""
     return {
         "MODEL": str(folder / "model"),
         "DATA": str(folder / "data.jsonl"),
@@ -44,16 +44,16 @@ def ours(folder: Path, where: Path) -> dict[str, str]:
         "LOCAL_DIR": str(where / "local disk"),
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(where / "hf"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": path,
     }
 
 
 def run(
-    folder: Path, where: Path, *command: str, **environment: str
+    folder: Path, where: Path, forks: Forking, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command or ["bash", str(where / "run.sh")],
-        env={**os.environ, **ours(folder, where), **environment},
+        ["bash", str(where / "run.sh")],
+        env={**os.environ, **ours(folder, where, forks.path), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -69,13 +69,13 @@ def state(output: Path, step: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("target", ["hf", "trl"])
 def test_run_sh_stages_tokenises_and_trains_ten_steps_of_a_cpu_job(
-    target: str, model_and_data: Path, tmp_path: Path
+    target: str, model_and_data: Path, tmp_path: Path, forks: Forking
 ) -> None:
     cpu = job(with_base(LORA, "32bit"), evaluation=evaluation(5), storage="network")
     chosen = config(precision="fp32", checkpoint_every_steps=10, activation_checkpointing="full")
     small = replace(offer(cpu=True), host=replace(HOST, cores=2))
     write_export(export(target, cpu, small, chosen, DiskUse(2, 1e5)), tmp_path)
-    done = run(model_and_data, tmp_path)
+    done = run(model_and_data, tmp_path, forks)
     assert done.returncode == 0, done.stderr[-3000:]
     output = tmp_path / "output"
     trained = state(output, 10)
@@ -101,7 +101,9 @@ def test_run_sh_stages_tokenises_and_trains_ten_steps_of_a_cpu_job(
     assert log.waiting is None or 0 <= log.waiting < 1
 
 
-def test_use_cpu_tries_a_gpu_job_without_a_gpu(model_and_data: Path, tmp_path: Path) -> None:
+def test_use_cpu_tries_a_gpu_job_without_a_gpu(
+    model_and_data: Path, tmp_path: Path, forks: Forking
+) -> None:
     """Of a script of TRL, which has what the Trainer's has for it and more of its own."""
     two_gpus = config(
         sharding="fsdp",
@@ -116,7 +118,7 @@ def test_use_cpu_tries_a_gpu_job_without_a_gpu(model_and_data: Path, tmp_path: P
     padded = job(FULL, evaluation=evaluation(0), padding="max_length")
     small = replace(offer(2), host=replace(HOST, cores=2))
     write_export(export("trl", padded, small, two_gpus), tmp_path)
-    done = run(model_and_data, tmp_path, USE_CPU="1", MAX_STEPS="3")
+    done = run(model_and_data, tmp_path, forks, USE_CPU="1", MAX_STEPS="3")
     assert done.returncode == 0, done.stderr[-3000:]
     assert state(tmp_path / "output", 3)["global_step"] == 3
     assert "eval_loss" in done.stdout
@@ -232,7 +234,9 @@ HEARS, CHANGED = "gemma 4", "changed batch"
 
 
 @pytest.fixture(scope="module")
-def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def forked(
+    model_and_data: Path, tmp_path_factory: pytest.TempPathFactory, forks: Forking
+) -> dict[str, Path]:
     """Folders in which a script ran and trained a model of its own, which lies in `own`."""
     top = tmp_path_factory.mktemp("forked")
     made: dict[str, Path] = {}
@@ -245,7 +249,7 @@ def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         full = name in SEES and SEES[name][2] == "full"
         plan = job(Method("full", "32bit") if full else lora, model=model)
         write_export(export(trainer, plan, small, settings, DiskUse(2, 1e5)), where)
-        said = {**ours(folder, where), "OUTPUT_DIR": str(where / "output"), **more}
+        said = {**ours(folder, where, forks.path), "OUTPUT_DIR": str(where / "output"), **more}
         (where / "environment.json").write_text(json.dumps(said))
         made[name] = where
 
@@ -259,19 +263,19 @@ def forked(model_and_data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         folder = make(top / name / "own", model_and_data)
         settings = config(precision="fp32", attention="sdpa")
         write(name, folder, trainer, settings, MAX_STEPS="2")
-    made[CHANGED] = changed_batch(model_and_data, top / CHANGED)
-    run_forked([where / "train.py" for where in made.values()], {"HF_HUB_OFFLINE": "1"})
+    made[CHANGED] = changed_batch(model_and_data, top / CHANGED, forks)
+    forks.run([where / "train.py" for where in made.values()])
     return made
 
 
-def changed_batch(folder: Path, where: Path) -> Path:
+def changed_batch(folder: Path, where: Path, forks: Forking) -> Path:
     """A folder whose arguments somebody edited after they were written."""
     cpu = job(with_base(LORA, "32bit"))
     write_export(export("hf", cpu, offer(cpu=True), config(precision="fp32")), where)
     path = where / "training_args.json"
     edited = json.loads(path.read_text()) | {"gradient_accumulation_steps": 4}
     path.write_text(json.dumps(edited))
-    (where / "environment.json").write_text(json.dumps(ours(folder, where)))
+    (where / "environment.json").write_text(json.dumps(ours(folder, where, forks.path)))
     return where
 
 

@@ -22,6 +22,8 @@ from tests.trainers.hf.test_smoke import run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from forked import Forking
+
     from autotune.domain.job import Job
 
 BOTH = ("embed_tokens", "lm_head")
@@ -177,13 +179,14 @@ def test_litgpt_is_refused_what_it_cannot_train() -> None:
 
 @pytest.mark.slow
 def test_the_exported_script_saves_what_it_trained_whole(
-    model_and_data: Path, tmp_path: Path
+    model_and_data: Path, tmp_path: Path, forks: Forking
 ) -> None:
     from safetensors.numpy import load_file
 
     cpu = job(with_base(SAVED, "32bit"))
     write_export(export("hf", cpu, offer(cpu=True), config(precision="fp32")), tmp_path)
-    done = run(model_and_data, tmp_path, MAX_STEPS="2", USE_CPU="1")  # accelerate: test_smoke.py
+    # Started with accelerate: test_smoke.py.
+    done = run(model_and_data, tmp_path, forks, MAX_STEPS="2", USE_CPU="1")
     assert done.returncode == 0, done.stderr[-3000:]
     final = tmp_path / "output/final"
     assert json.loads((final / "adapter_config.json").read_text())["modules_to_save"] == list(BOTH)
