@@ -37,6 +37,7 @@ from autotune.domain.errors import InputError, Interrupted, NoLocalDevice
 from autotune.domain.paths import near
 from autotune.pricing import Pricing
 from autotune.probe import device as devices
+from autotune.probe.machine.starts import remember
 from autotune.probe.outcomes import MAKE_ROOM
 from autotune.probe.record import PROBES_FILE, read_records
 from autotune.search.measured.joining import TERMS, Place, leading
@@ -438,6 +439,15 @@ def test_a_worker_prices_the_search_from_the_study_as_its_leader_does() -> None:
     assert [theirs.bill.candidates.config(i).key for i in range(len(own.bill))] == [
         own.bill.candidates.config(i).key for i in range(len(own.bill))
     ]
+
+
+def test_a_worker_knows_how_long_a_start_takes_that_its_leader_watched() -> None:
+    remember(devices.cpu(), "run", 4.2)
+    own, kept = ground(), terms()
+    assert kept["offers"][0]["host"]["start"]["seconds"] == pytest.approx(4.2)
+    theirs = ground_of(checked(kept))
+    assert theirs.offer.host.start == own.offer.host.start
+    assert theirs.bill.cost_usd.tolist() == own.bill.cost_usd.tolist()
 
 
 @pytest.mark.parametrize(

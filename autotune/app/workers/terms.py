@@ -23,6 +23,7 @@ from autotune.app.job.load import resolve_spec
 from autotune.app.probing.plan import Ground, ProbeOptions, local_bill, without_limits
 from autotune.catalog.software import DISTRIBUTION, installed_versions
 from autotune.domain.candidates import SearchSpace
+from autotune.domain.device import Start
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Calibration, MachineEffect, StepError
 from autotune.frozen import identity
@@ -194,7 +195,11 @@ def _offers(terms: dict[str, Any], job: Job) -> dict[str, Offer]:
     for told in terms["offers"]:
         label = told["label"]
         offer = known.get(label) or lent_offer(job, terms["device"])
-        host = {**told["host"], "assumed": tuple(told["host"]["assumed"])}
+        start = told["host"].get("start")
+        host = {
+            **told["host"], "assumed": tuple(told["host"]["assumed"]),
+            "start": Start(**start) if start else None,
+        }  # fmt: skip
         found[label] = replace(
             offer, usd_per_hour=told["usd_per_hour"], host=replace(offer.host, **host)
         )

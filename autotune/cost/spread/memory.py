@@ -192,10 +192,16 @@ class Mixture:
     reserved_log_sd: FloatArray
 
     def chance(self, chosen: Sequence[int] | None = None) -> FloatArray:
-        """[rows] P(fits) over all combinations, or over the chosen ones."""
+        """[rows] P(fits) over all combinations, or over the chosen ones.
+
+        Between the least and the most of them: of equal ones it is that one, to the last bit.
+        """
         at = slice(None) if chosen is None else list(chosen)
-        found: FloatArray = np.average(self.fits[at], axis=0, weights=self.weights[at])
-        return found
+        each, weights = self.fits[at], self.weights[at]
+        found: FloatArray = np.average(each, axis=0, weights=weights)
+        weighed = weights > 0.0
+        least = np.where(weighed, each, np.inf).min(axis=0)
+        return np.clip(found, least, np.where(weighed, each, -np.inf).max(axis=0))
 
     def unlisted(self, at: int, *, but: str) -> int:
         """In how many facts but one a combination is not as listed."""

@@ -19,7 +19,7 @@ from autotune.domain.candidates import Candidates
 from autotune.domain.config import KNOBS
 from autotune.domain.job import Assumption, Job, Lengths
 from autotune.domain.observation import Calibration
-from autotune.domain.outcome import Z90, Spread
+from autotune.domain.outcome import FEASIBLE_PROBABILITY, Z90, Spread
 
 LLAMA, EXPERTS = "meta-llama/Llama-2-7b-hf", "Qwen/Qwen3-30B-A3B"
 UNEVEN = Lengths((20.0, 120.0, 220.0, 500.0, 1024.0), 280.0, 1024, known=True)
@@ -187,6 +187,20 @@ def test_who_says_a_fact_gets_the_chance_that_was_told_for_it(lab: Any) -> None:
     assert open_.weights.sum() == pytest.approx(1.0)
     alone = priced(lab, job, lab.offer("a100"))
     assert "zero3" not in open_facts(alone, 0).values["sharding"]  # one device shares nothing
+
+
+def test_where_all_that_may_be_is_as_sure_so_is_what_nobody_said(lab: Any) -> None:
+    """A claim that PyTorch's cache fills the memory bears just what a fit has to be."""
+    ragged = replace(
+        lab.job("Qwen/Qwen3-8B", lab.lora(base="nf4"), 2048), padding="longest",
+        lengths=Lengths((64.0, 256.0, 512.0, 1024.0, 2048.0), 500.0, 2048, known=True),
+        unsaid=("software", "method.targets"),
+    )  # fmt: skip
+    pair = (lab.offer("rtx-4090"), lab.config(1, **{CHECKPOINTING: "full"}))
+    bill = CostModel(ragged).price(Candidates.of([pair]))
+    assert bill.fits_probability[0] == FEASIBLE_PROBABILITY
+    assert bill.estimate(0).feasible
+    assert open_facts(bill, 0) is None  # it turns on nothing that is open
 
 
 def test_weights_are_open_to_fp32_where_the_library_or_fsdp_makes_them_so(lab: Any) -> None:
