@@ -162,7 +162,7 @@ KNOBS: dict[str, Knob] = {
         Knob("adapter_dtype", "choice", "numeric", "storage of LoRA adapters", ("fp32", "bf16"),
              opt_in=True, effect="adapters in 16 bits"),
         Knob("packing", "choice", "numeric", "several rows in one sequence", _OFF_ON, opt_in=True,
-             effect="batches rows differently"),
+             effect="fewer optimizer steps, of more rows"),
         Knob("length_grouping", "choice", "numeric", "rows of similar length in one batch", _OFF_ON,
              opt_in=True, effect="batches rows differently", trainer="group_by_length"),
         Knob("kernels", "choice", "numeric",

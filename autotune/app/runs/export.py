@@ -106,8 +106,9 @@ def _write_default(
 ) -> tuple[list[Path], list[str]]:
     """The user's own file, or one of ours where it cannot be changed, and why."""
     targets, notes = default_exports(pick.job)
-    if pick.config.kernels == "chunked_loss" and targets == (DEFAULT_EXPORT,):
-        targets = ("trl",)  # Trainer's own loss holds all logits
+    chunked, packed = pick.config.kernels == "chunked_loss", pick.config.packing == "on"
+    if (chunked or packed) and targets == (DEFAULT_EXPORT,):
+        targets = ("trl",)  # Trainer's own loss holds all logits, and it packs no rows
     if not targets:
         return [], notes
     try:

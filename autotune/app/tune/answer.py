@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autotune.app.whatif import explain
 from autotune.app.whatif.levers import opened_notes
-from autotune.app.whatif.moved import moved_notes
+from autotune.app.whatif.moved import moved_notes, packed_note
 from autotune.app.whatif.relaxations import keeping_the_limits, relaxations
 from autotune.app.whatif.sensitivities import sensitivities
 from autotune.app.whatif.shortfall import shortfall_of
@@ -250,6 +250,7 @@ def _around(
             *_opened(priced, modelled, found.rejected),
             *_missed(priced, modelled, objective),
             *moved_notes(job, modelled.config),
+            *packed_note(job, modelled),
             *priced.warnings,
             *_unseen(bill, modelled),
             *explain.disk_note(bill, pick),

@@ -309,7 +309,8 @@ def opened_words(config: Config) -> str:
 def opened_notes(job: Job, best: Estimated, others: Sequence[Relaxation]) -> tuple[str, ...]:
     """That a knob was opened, and what does without it: another result, or another machine.
 
-    The change of the result only where it is sooner and cheaper than the pick.
+    The change of the result only where it is sooner and cheaper than the pick; rows are cut only
+    where no machine trains the same for less.
     """
     opened = opened_words(best.config)
     text = f"nothing fits without it, so {opened} was opened: {opened_means(job, best)}"
@@ -321,11 +322,15 @@ def opened_notes(job: Job, best: Estimated, others: Sequence[Relaxation]) -> tup
         each for each in others
         if each.kind == "quality"
         and each.duration_s < best.duration_s.p50 and each.cost_usd < best.cost_usd.p50
+        and (
+            "data.max_length" not in each.apply
+            or machine is None or each.cost_usd < machine.cost_usd
+        )
     ]  # fmt: skip
     mildest = next((each for each in better if each.apply == base_edit("16bit").typed), None)
     for each in [mildest or better[0]] if better else []:
-        does = f"`{each.apply}` fits without {opened}, sooner and cheaper"
-        told.append(f"{does}: {_figures(each)} ({each.change}; changes the result)")
+        does = f"`{each.apply}` changes the result and fits without {opened}, sooner and cheaper"
+        told.append(f"{does}: {_figures(each)} ({each.change})")
     return tuple(Decisive(each) for each in told)
 
 

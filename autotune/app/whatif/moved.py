@@ -1,7 +1,7 @@
 """What today's run states of a numeric knob and the pick has otherwise: said in words.
 
 The search may move a precision: the same mathematics, other rounding. Whoever chose it should hear
-so, with what to type to keep it.
+so, with what to type to keep it. So should whoever allowed packing: a step learns from more rows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS, ZERO_STAGE
 from autotune.domain.job import NOT_KEPT, ZeroSettings
 from autotune.domain.objective import PAIRED
+from autotune.domain.units import format_count
 
 if TYPE_CHECKING:
     from autotune.domain.config import Config, KnobClass, KnobValue
@@ -53,6 +54,23 @@ def opened_means(job: Job, best: Estimated) -> str:
     """What a knob does that is opened where nothing else fits: other states, or slower alone."""
     states = states_opened(job, best)
     return f"slower, with {states}" if states else "the same training, slower"
+
+
+def packed_note(job: Job, best: Estimated) -> tuple[str, ...]:
+    """Of a pick that packs rows as today's run does not: how few optimizer steps that leaves.
+
+    And the global batch [rows] that keeps about as many, where the devices can split it.
+    """
+    packs = best.config.packing == "on" and (job.today is None or job.today.packing != "on")
+    if not packs or not best.steps < job.steps:
+        return ()
+    told = f"packing: {format_count(best.steps)} steps, not {format_count(job.steps)}"
+    batch = max(1, round(job.global_batch_size * best.steps / job.steps))
+    batch -= batch % best.offer.count
+    if 0 < batch < job.global_batch_size:
+        steps = format_count(round(best.steps * job.global_batch_size / batch))
+        told += f"; `--set train.global_batch_size={batch}`: about {steps}"
+    return (Decisive(told),)
 
 
 def stated_today(job: Job) -> dict[str, KnobValue]:

@@ -124,11 +124,13 @@ class HuggingFace(Trainer):
 
 
 def _notes(plan: Plan) -> list[str]:
-    notes = []
+    notes: list[str] = []
     if plan.config.packing == "on":
         notes.append(
-            "Trainer has no packing: exported without it, so steps, time and memory will differ;"
-            " export to trl instead",
+            Decisive(
+                "Trainer has no packing: exported without it, so steps, time and memory will"
+                " differ; export to trl instead"
+            )
         )
     if plan.config.offload == "activations" and plan.transformers < ACTIVATION_CHECKPOINTING:
         notes.append(

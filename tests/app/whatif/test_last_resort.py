@@ -67,12 +67,31 @@ def test_what_only_costs_time_is_opened_where_no_lever_of_the_users_would_do() -
     machine = first(answer.rejected.relaxations, "machine")
     quality = first(answer.rejected.relaxations, "quality")
     assert quality.duration_s < answer.best.duration_s.p50
-    assert told[2].startswith(f"`{quality.apply}` fits without offload all, sooner and cheaper: ")
+    does = "changes the result and fits without offload all, sooner and cheaper: "
+    assert told[2].startswith(f"`{quality.apply}` {does}")
     assert told[1].startswith(f"it fits without offload all {machine.change}: ")
     assert shortened(told[1]).startswith("it fits without offload all on ")
     screen = recommendation_screen(recommendation_payload(answer))
     assert "was opened" in screen
     assert len(screen.splitlines()) <= MOST_LINES
+
+
+def test_rows_are_not_cut_for_more_than_a_machine_costs_that_trains_the_same() -> None:
+    stated = {
+        "model": "meta-llama/Llama-3.3-70B-Instruct", "data.rows": "20000",
+        "data.lengths.mean": "800",
+    }  # fmt: skip
+    job = jobs_of_line(asked(stated, "rtx4090:2", "--set method.base=nf4"))[0].job
+    answer = tune(job, OPTIONS)
+    assert answer.best.config.offload == "all"
+    machine = first(answer.rejected.relaxations, "machine")
+    assert machine.cost_usd < answer.best.cost_usd.p50
+    cut = first(answer.rejected.relaxations, "quality")
+    assert "data.max_length" in cut.apply
+    told = [text for text in answer.warnings if isinstance(text, Decisive)]
+    assert any(machine.change in text for text in told)
+    assert (cut.cost_usd < machine.cost_usd) == any(cut.apply in text for text in told)
+    assert cut.cost_usd > machine.cost_usd
 
 
 def test_a_lock_forbids_that_anything_is_opened() -> None:

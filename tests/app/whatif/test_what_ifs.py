@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.job.load import load_job
+from autotune.app.runs.export import export_run
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.sensitivities import PLANS
-from autotune.domain.answer.recommendation import WorthProbe
+from autotune.domain.answer.recommendation import Decisive, WorthProbe
 from autotune.domain.config import KNOBS
 from autotune.report.layout.text import sections_text
 from autotune.report.payload import dumps, recommendation_payload
 from autotune.report.recorded import recorded_payload
-from autotune.report.screens.screen import MOST_LINES
+from autotune.report.screens.screen import MOST_LINES, ONE_LINE
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT
 from autotune.report.sections.settings import worth_a_probe_section
@@ -92,7 +93,7 @@ def test_packing_and_grouping_of_short_rows_are_large_and_say_what_they_change(
     payload = recommendation_payload(answer)
     words = opening_words(payload, 2)
     assert "`--allow packing`: " in words
-    assert "batches rows differently" in words
+    assert "fewer optimizer steps, of more rows" in words
     screen = recommendation_screen(payload)
     assert "--allow packing" in screen
     assert len(screen.splitlines()) <= MOST_LINES
@@ -112,6 +113,38 @@ def test_what_is_told_of_an_option_is_what_typing_it_gives(tmp_path: Path, softw
         typed = answered(path, each.opens).best
         assert typed.duration_s.p50 == pytest.approx(each.duration_s, rel=2e-3), each.opens
         assert typed.cost_usd.p50 == pytest.approx(each.cost_usd, rel=2e-3), each.opens
+
+
+def test_who_packs_is_told_how_few_steps_that_leaves_and_what_keeps_them(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    plain, packed = answered(path).best, answered(path, "--set packing=on")
+    assert packed.best.steps < plain.steps / 4
+    (told,) = (text for text in packed.warnings if text.startswith("packing: "))
+    assert isinstance(told, Decisive)
+    assert f"{packed.best.steps} steps, not 1,250; " in told
+    assert len(told) <= ONE_LINE
+    _, advised, about = told.split("`")
+    kept = answered(path, f"--set packing=on {advised}").best
+    assert kept.steps == pytest.approx(plain.steps, rel=0.5)
+    said = int(about.removeprefix(": about ").replace(",", ""))
+    assert kept.steps == pytest.approx(said, rel=0.02)
+    assert kept.duration_s.p50 < plain.duration_s.p50
+    assert not [t for t in answered(path).warnings if t.startswith("packing: ")]
+
+
+@pytest.mark.usefixtures("home")
+def test_what_runs_a_packed_pick_packs(tmp_path: Path) -> None:
+    """transformers' Trainer has no packing: steps, time and memory would be others."""
+    opened = load_job(
+        written(tmp_path, software='{flash_attn: "2.8.3"}'), set_values={"packing": "on"}
+    )
+    answer = tune(opened, replace(OPTIONS, dry_run=False, run_dir=tmp_path / "run"))
+    assert answer.best.config.packing == "on"
+    arguments = json.loads((tmp_path / "run" / "sft_config.json").read_text())
+    assert arguments["packing"] is True
+    assert not [text for text in answer.warnings if "has no packing" in text]
+    _, notes = export_run(tmp_path / "run", "hf")
+    assert [text for text in notes if isinstance(text, Decisive) and "has no packing" in text]
 
 
 def test_a_lever_that_needs_a_missing_package_is_priced_with_it_and_says_so(
