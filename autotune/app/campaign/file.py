@@ -22,6 +22,7 @@ from autotune.catalog.devices import find_machine
 from autotune.domain.answer.plan import Piece, PlannedRun
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.typed.campaign import JOB_KEYS, CampaignFile
+from autotune.domain.typed.job import OF_ANOTHER_KIND
 from autotune.domain.typed.overrides import Overrides
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
@@ -376,6 +377,8 @@ def _merge(values: Values, more: Values) -> None:
                 if set(rival) & set(value):
                     for name in rival:
                         known.pop(name, None)
+            for name in OF_ANOTHER_KIND.get(str(value.get("kind")), ()) if key == "method" else ():
+                known.pop(name, None)
             _merge(known, value)
         else:
             values[key] = value

@@ -26,7 +26,7 @@ from autotune.domain.errors import InputError, close_matches, unknown
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
-from autotune.domain.typed.job import ADAPTER_KEYS
+from autotune.domain.typed.job import OF_ANOTHER_KIND
 from autotune.domain.typed.other_words import LEFT_OUT, UNPRICED, typed_here
 from autotune.domain.typed.values import MAX_LENGTH, QUALITY_WORDS, shown, whole_or_zero
 
@@ -183,8 +183,7 @@ def _drop_rivals(values: Values, key: str, value: str) -> None:
     if key in {"train.steps", "train.epochs"}:
         _section(values, "train").pop("epochs" if key.endswith("steps") else "steps", None)
     if key == "method.kind":
-        gone = ADAPTER_KEYS if value == "full" else ("base",) if value == "qlora" else ()
-        for name in gone:
+        for name in OF_ANOTHER_KIND.get(value, ()):
             _section(values, "method").pop(name, None)
     if key == "data.dataset":
         _section(values, "data").pop("lengths", None)

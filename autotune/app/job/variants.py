@@ -316,9 +316,12 @@ def _meant(path: KeyPath, known: Sequence[str], root: type[BaseModel]) -> str:
         return did_you_mean([f"lock.{own_name(word)}"])
     if near := close_matches(word, known):
         return did_you_mean(near)
+    from autotune.domain.typed.job import JobFile
+
     dotted = [
-        f"{section}.{key}" for section in keys_at((), root) for key in keys_at((section,), root)
-    ]
+        f"{section}.{key}" for file in (root, JobFile) for section in keys_at((), file)
+        for key in keys_at((section,), file)
+    ]  # fmt: skip
     elsewhere = [key for key in dotted if key.rpartition(".")[2] == word]
     return did_you_mean(elsewhere[:1])
 

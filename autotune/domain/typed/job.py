@@ -77,6 +77,8 @@ class DeepSpeedSection(Section):
 
 # Of lora alone.
 ADAPTER_KEYS = ("rank", "alpha", "dropout", "targets", "variant", "modules_to_save")
+# Keys of a method that a more specific kind takes back.
+OF_ANOTHER_KIND = {"full": ADAPTER_KEYS, "qlora": ("base",)}
 
 
 class MethodSection(Section):
@@ -97,7 +99,8 @@ class MethodSection(Section):
         if self.kind == "full":
             stated = [k for k in ADAPTER_KEYS if getattr(self, k) not in {None, "none"}]
             if stated:
-                refuse(f"{', '.join(stated)} belong to lora, but kind is full")
+                belong = "belong" if len(stated) > 1 else "belongs"
+                refuse(f"{', '.join(stated)} {belong} to lora, but kind is full")
             if self.base in QUANTISED:
                 refuse(f"base {self.base} cannot be trained in full; take 16bit or 32bit, or lora")
         if self.kind == "qlora" and self.base not in {None, "nf4"}:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Any]
 MOST_LINES = 40
+OWNED = "owned"  # how the source of a price begins that nobody pays to others
 _EXACT = 5e-4  # a gap that is shown as 0.0 %
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -116,6 +117,11 @@ def _deadline(payload: Payload) -> list[Block]:
         return [Paragraph(f"{sentence(kept)}.")]
     enough = found["enough_machines"]
     more = f"On {enough} machines it would be kept: `--parallel {enough}`."
+    if payload["offers"][payload["machine"]]["price_source"].startswith(OWNED):
+        more = (
+            f"On {enough} such machines it would be kept; you own one: `--parallel {enough}` plans"
+            " with rented ones, if the file names any."
+        )
     if enough is None:
         more = "More machines of this kind would not keep it."
     return [Paragraph(f"{sentence(missed)}. {more}", "bad")]

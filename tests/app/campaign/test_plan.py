@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -241,6 +241,28 @@ def test_the_age_of_a_price_that_was_looked_up_is_told(tmp_path: Path) -> None:
     assert f"l4 {looked_up['price_age_days']} days ago" in words
 
 
+def words_of(payload: dict[str, Any]) -> str:
+    return " ".join(PLAN_REPORT.text(payload).split())
+
+
+@pytest.mark.parametrize("kind", ["full", "qlora"])
+def test_a_run_of_another_kind_leaves_what_the_defaults_say_of_theirs(
+    tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "campaign.yaml"
+    text = MODELLED.replace("rank: 4", "rank: 4, base: 32bit" if kind == "qlora" else "rank: 4")
+    path.write_text(text.replace("{name: long,", f"{{name: long, method: {{kind: {kind}}},"))
+    job = load_campaign(path).jobs[0]
+    assert job.method.is_lora == (kind == "qlora")
+    assert kind == "full" or (job.method.base, job.method.rank) == ("nf4", 4)
+
+
+def test_a_key_of_a_job_that_stands_one_level_too_high_is_named(tmp_path: Path) -> None:
+    text = MODELLED.replace("{name: long,", "{name: long, objective: dpo,")
+    with pytest.raises(InputError, match=r"did you mean train\.objective\?"):
+        planned(tmp_path, text)
+
+
 def test_a_machine_of_ones_own_is_one_machine(tmp_path: Path) -> None:
     text = HOURS_ONLY.replace(
         "{gpu: rtx4090, price: 0.50 USD/h}",
@@ -256,6 +278,12 @@ def test_a_machine_of_ones_own_is_one_machine(tmp_path: Path) -> None:
     assert own.full_usd is not None
     assert own.full_usd > own.cost_usd.p50
     assert own.watts_stated
+    late = plan_payload(planned(tmp_path, text, deadline="4h"))
+    enough = late["deadline"]["enough_machines"]
+    assert late["machine"] == 1
+    assert f"you own one: `--parallel {enough}` plans with" in words_of(late)
+    rented = plan_payload(planned(tmp_path, HOURS_ONLY, deadline="4h"))
+    assert "you own one" not in words_of(rented)
     rated = planned(tmp_path, text.replace("watts: 400, ", "")).offers[1]
     assert rated.watts == rated.offer.device.tdp_w
     assert not rated.watts_stated
