@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.price_notes import price_notes
-from autotune.app.job.method import saved_note, unquantised_note, variant_note
+from autotune.app.job.method import method_notes
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.levers import last_resort
 from autotune.app.whatif.moved import uncounted_notes
@@ -38,7 +38,7 @@ from autotune.domain.candidates import CLOSED_FORM
 from autotune.domain.config import ACCUMULATION, CLOSED_FORMS, KNOBS, SPLIT
 from autotune.domain.errors import NOTHING_FEASIBLE, InputError
 from autotune.domain.job import Assumption
-from autotune.domain.units import format_seconds
+from autotune.domain.units import format_bytes, format_seconds
 from autotune.frozen import dataclass
 from autotune.pricing import Pricing, bills_of
 from autotune.report.phrases import chance
@@ -104,7 +104,7 @@ def estimate(
     bill = pricing.of([(offer, config)])
     notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*price_notes(replace(job, offers=(offer,)))]
-    notes += [*unquantised_note(job), *variant_note(job), *saved_note(job)]
+    notes += method_notes(job)
     unseen = never_measured_note(offer.device)
     if unseen and "compute" not in calibration.factors:
         notes.append(unseen)
@@ -123,7 +123,7 @@ def estimate(
     row = tracing.row(0)
     fits_if = conditions(bill, row)
     listed = bill.at("memory", "fits_as_listed", 0)
-    doubt = [] if row.feasible else _turns_on(fits_if, listed)
+    doubt = [] if row.feasible else _turns_on(job, fits_if, listed)
     notes = [*doubt, *notes, *_costliest_unsaid(bill)]
     found = Estimate(
         job, row, (), check_claim(job, row, claim) if claim else None,
@@ -175,14 +175,28 @@ def listed_value(job: Job, config: Config, fact: str) -> str:
     return job.software.name if fact == "software" else ",".join(job.method.targets)
 
 
-def _turns_on(fits_if: Sequence[FitsIf], listed: float) -> list[str]:
+def _turns_on(job: Job, fits_if: Sequence[FitsIf], listed: float) -> list[str]:
     """Where it turns on what nobody said whether the run fits: on which facts, and what it says."""
     facts = open_facts_of(fits_if)
     if not facts:
         return []
     what = " and ".join(STATED[fact].partition(":")[0] for fact in facts[:2])
-    said = f"whether it fits turns on {what}, which nobody said"
-    return [Decisive(f"{said}: {chance(listed)} with the settings as listed")]
+    said = f"whether it fits turns on {what}, which nobody said: {chance(listed)}"
+    if facts[0] != SOFTWARE:
+        return [Decisive(f"{said} with the settings as listed")]
+    said = f"whether it fits turns on the releases: {chance(listed)}"
+    older = (each for each in fits_if if each.fact == SOFTWARE and not each.assumed)
+    worst = min(older, key=lambda each: each.fits_probability)
+    other = f"{chance(worst.fits_probability)} ({format_bytes(worst.required_bytes)})"
+    told = f"{other} by `--set software={worst.value}`"
+    return [Decisive(f"{said} with {_releases(job)}, {told}")]
+
+
+def _releases(job: Job) -> str:
+    """Those that decide what nobody said."""
+    own = job.software
+    named = (("TRL", own.trl if follows_release(job) else None), ("transformers", own.transformers))
+    return " and ".join(f"{name} {'.'.join(map(str, its))}" for name, its in named if its)
 
 
 def _costliest_unsaid(bill: Bill) -> list[str]:
@@ -243,7 +257,6 @@ def _needs_of_a_search(job: Job, calibration: Calibration) -> tuple[Relaxation, 
 
 
 CHECKPOINTING = "activation_checkpointing"
-RELEASES = ("transformers", "trl")
 
 
 def with_unsaid(job: Job, config: Config) -> Job:
@@ -258,7 +271,7 @@ def with_unsaid(job: Job, config: Config) -> Job:
     assumed = {item.key for item in job.assumed}
     loads = [BASE] if BASE in assumed and loads_by_itself(job) else []
     if job.origin is not None:
-        runs = [SOFTWARE] if follows_release(job) and not _states_release(job) else []
+        runs = [SOFTWARE] if follows_release(job) and not job.stated_releases else []
         return replace(job, unsaid=(*loads, *runs) if job.origin.trainer in SCRIPTS else ())
     if job.today is not None:
         return job
@@ -271,12 +284,6 @@ def with_unsaid(job: Job, config: Config) -> Job:
     listed = [Assumption(f"lock.{name}", str(getattr(config, name)), why) for name in knobs]
     other = [name for name in CHOICES if name in assumed and (name != BASE or loads)]
     return replace(job, unsaid=(*knobs, *other), assumed=(*job.assumed, *listed))
-
-
-def _states_release(job: Job) -> bool:
-    """Whether the user says which release of TRL runs the script, or of transformers."""
-    said = job.stated_file.get(SOFTWARE)
-    return isinstance(said, str) or bool({"profile", *RELEASES} & set(said or ()))
 
 
 def exit_status(found: Estimate) -> int:

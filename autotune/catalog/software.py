@@ -322,6 +322,11 @@ def _stated_version(key: str, value: object) -> tuple[int, ...] | None:
     return _version(key, str(value))
 
 
+def parsed_version(text: str) -> tuple[int, ...]:
+    """The numbers of a version such as 5.23.0. Raises InputError for what is none."""
+    return _version("a package", text)
+
+
 def _version(key: str, text: str) -> tuple[int, ...]:
     plain = re.split(r"[+]|\.?(?:dev|post|rc)|(?<=\d)[ab](?=\d)", text.strip())[0]
     if not _VERSION.fullmatch(plain):

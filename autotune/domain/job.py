@@ -228,6 +228,8 @@ class Origin:
     # the base that it loads without saying so ("32bit"); empty: it says, or nobody knows
     base: str = field(default="", metadata=LATER)
     by_name: bool = field(default=False, metadata=LATER)  # TRL loads the model, not the script
+    # by package the newest release that does not take all of its arguments yet
+    lacking: dict[str, str] = field(default_factory=dict, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,13 @@ class Job:
         """The mapping of the job file that this was resolved from; empty where there is none."""
         found: dict[str, Any] = json.loads(self.spec or "{}")
         return found
+
+    @property
+    def stated_releases(self) -> frozenset[str]:
+        """Of transformers and trl those whose release is stated, by itself or by a profile."""
+        said, both = self.stated_file.get("software") or {}, {"transformers", "trl"}
+        named = isinstance(said, str) or "profile" in said
+        return frozenset(both if named else both & set(said))
 
     @property
     def stated_lock(self) -> dict[str, Any]:
@@ -391,8 +400,7 @@ class Job:
 
     @property
     def _data(self) -> dict[str, str | None]:
-        found: dict[str, str | None] = json.loads(self.spec or "{}").get("data") or {}
-        return found
+        return self.stated_file.get("data") or {}
 
     @property
     def tokens(self) -> int:

@@ -30,6 +30,26 @@ SDPA_FROM: dict[str, Version] = {
 # before 2.1. Source: transformers 4.36, 4.41 utils/import_utils.py, is_torch_sdpa_available.
 SDPA_FROM_FIRST = frozenset({"qwen2", "qwen2_moe", "gemma", "starcoder2", "cohere", "olmo"})
 SDPA_UNDER = (2, 1)
+# The release of transformers that brought a model's class; those of 4.28 and before are not listed,
+# nor are classes that come with the model.
+# Source: wheels of transformers 4.28.0 to 5.23.0, the first with models/FAMILY/modeling_*.py.
+CLASS_FROM: dict[str, Version] = {
+    "falcon": (4, 31), "mpt": (4, 32), "mistral": (4, 34), "mixtral": (4, 36), "phi": (4, 36),
+    "qwen2": (4, 37), "gemma": (4, 38), "stablelm": (4, 38), "cohere": (4, 39),
+    "starcoder2": (4, 39), "jamba": (4, 40), "qwen2_moe": (4, 40), "phi3": (4, 41),
+    "gemma2": (4, 42), "nemotron": (4, 44), "granite": (4, 45), "granitemoe": (4, 45),
+    "olmoe": (4, 45), "glm": (4, 46), "phimoe": (4, 46), "olmo2": (4, 47), "bamba": (4, 48),
+    "cohere2": (4, 48), "gemma3_text": (4, 50), "deepseek_v3": (4, 51), "llama4_text": (4, 51),
+    "qwen3": (4, 51), "qwen3_moe": (4, 51), "glm4": (4, 52), "granitemoehybrid": (4, 52),
+    "arcee": (4, 53), "dots1": (4, 53), "falcon_h1": (4, 53), "gemma3n_text": (4, 53),
+    "smollm3": (4, 53), "deepseek_v2": (4, 54), "ernie4_5": (4, 54), "ernie4_5_moe": (4, 54),
+    "exaone4": (4, 54), "glm4_moe": (4, 54), "lfm2": (4, 54), "gpt_oss": (4, 55),
+    "apertus": (4, 56), "hunyuan_v1_dense": (4, 56), "seed_oss": (4, 56), "flex_olmo": (4, 57),
+    "olmo3": (4, 57), "qwen3_next": (4, 57), "glm4_moe_lite": (5, 0), "lfm2_moe": (5, 0),
+    "ministral3": (5, 0), "nanochat": (5, 0), "qwen3_5_moe_text": (5, 2), "qwen3_5_text": (5, 2),
+    "nemotron_h": (5, 3), "gemma4_text": (5, 5), "gemma4_unified_text": (5, 10),
+    "minicpm3": (5, 13),
+}  # fmt: skip
 # Tokens and vocabulary width of a tile of TRL's chunked loss: trl 1.16 kernels/chunked_logprob.py.
 TILE_TOKENS, TILE_VOCABULARY = 4096, 8192
 # Source: transformers 5.0 training_args.py: `use_cache` is off; before, the model's config decided.
@@ -157,6 +177,11 @@ class Software:
         if family in NO_SDPA or (asks_torch and self.torch < SDPA_UNDER):
             return False
         return not asks_torch or self.transformers >= SDPA_FROM.get(family, ())
+
+    def has_class(self, family: str) -> bool:
+        """Whether the release has the class of a model; one that comes with the model always."""
+        own = self.stack != "hf" or self.own_model
+        return own or self.transformers >= CLASS_FROM.get(family, ())
 
     @property
     def recomputes_reentrantly(self) -> bool:

@@ -56,6 +56,7 @@ class Target:
     devices: int
     base: str = ""  # that the job is priced with, where the file loads another; empty: as it loads
     by_name: bool = False  # TRL loads the model, not the script
+    trl: Version | None = None  # its release, where somebody states one
 
     def has(self, dotted: str) -> bool:
         """Whether the file states that key."""
@@ -135,7 +136,7 @@ class Trainer(ABC):
     """One trainer: the facts that tell it from the others, and its three verbs.
 
     `read` says what a file of it means, `spell` how one knob is said in it (which is all that
-    `autotune.trainers.patch` asks), `export` writes its files from nothing.
+    `autotune.trainers.own_file.patch` asks), `export` writes its files from nothing.
     """
 
     name: ClassVar[str]  # what a user types: hf, trl, ...

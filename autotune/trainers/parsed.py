@@ -75,6 +75,8 @@ class Parsed:
     loads: bool = False  # the trainer's own words alone, model and all: it loads the weights
     silent: bool = False  # a script that is started loads them without a word of their dtype
     before: Version | None = None  # the last transformers that takes each argument it states
+    # by package the newest release read that does not take each argument it states yet
+    lacking: dict[str, str] = field(default_factory=dict)
     misspelt: dict[str, str] = field(default_factory=dict)  # unknown key -> the one it may mean
     notes: list[Assumption] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)  # what completed it

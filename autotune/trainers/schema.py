@@ -44,6 +44,7 @@ class Key:
     default: Any = None  # None as well where it is computed
     since: str = ""  # empty: in the oldest version that was read
     until: str = ""  # the package and the last version that has it; empty: the newest one
+    lacks: str = ""  # the package and the newest version read that did not have it yet
 
     def admits(self, value: object) -> bool:
         """Whether a value is of one of the kinds; true and false are no numbers."""
@@ -133,7 +134,9 @@ def _keys(raw: dict[str, Any], ceiling: str | None) -> dict[str, Key]:
             until = ""
         kinds = frozenset(value["type"].split("|"))
         gone = f"{raw['package']} {until}" if until else ""
-        found[name] = Key(kinds, value.get("default"), since, gone)
+        read = list(raw["built"])
+        lacks = f"{raw['package']} {read[read.index(since) - 1]}" if since in read[1:] else ""
+        found[name] = Key(kinds, value.get("default"), since, gone, lacks)
     return found
 
 
@@ -174,9 +177,13 @@ def leave_rest(keys: Keys, parsed: Parsed, trainer: str | None = None) -> None:
 
 
 def _note_old(keys: Keys, parsed: Parsed, schema: Schema) -> None:
-    """Keys that the newest version has no more, whether they were read or not."""
+    """Keys that the newest version has no more, or an older one not yet, read or not."""
     for key, value in keys.values.items():
         found = schema.keys.get(str(key))
+        if found is not None and found.lacks and value not in ("", None):
+            package, _, version = found.lacks.rpartition(" ")
+            newest = max(version, parsed.lacking.get(package, version), key=_as_version)
+            parsed.lacking[package] = newest
         if found is not None and found.until and value not in ("", None):
             why = f"{schema.newest} does not have it any more; {found.until} did"
             parsed.note(f"{keys.name}: {key}", "of an older version", why)
@@ -184,6 +191,10 @@ def _note_old(keys: Keys, parsed: Parsed, schema: Schema) -> None:
             if package == "transformers":
                 last = parse_version(version, found.until)
                 parsed.before = min(last, parsed.before or last)
+
+
+def _as_version(text: str) -> tuple[int, ...]:
+    return parse_version(text, "a schema")
 
 
 def _note_strange(keys: Keys, parsed: Parsed, schema: Schema, strange: Sequence[str]) -> None:

@@ -24,6 +24,9 @@ KNOWN: dict[str, tuple[Version, Version]] = {
     "transformers": ((4, 57), (5, 23)),
     "trl": ((1, 0), (1, 16)),
 }
+# A user's own file has words that its release takes; of these releases all keys were read, so that
+# none is added which comes later. Source: data/hf.json and data/trl.json.
+OWN_FILES: tuple[Version, Version] = ((4, 40), KNOWN["transformers"][1])
 SAMPLING_STRATEGY: Version = (5, 2)  # group_by_length became train_sampling_strategy
 FSDP_BOOL: Version = (5, 10)  # fsdp is a bool, fsdp_config.version defaults to 2
 ACTIVATION_CHECKPOINTING: Version = (5, 23)  # was gradient_checkpointing
@@ -55,12 +58,15 @@ def check_known(package: str, version: Version, known: tuple[Version, Version]) 
         raise InputError(msg, hint)
 
 
-def check_installed(package: str, version: Version) -> None:
+def check_installed(
+    package: str, version: Version, known: tuple[Version, Version] | None = None
+) -> None:
     """Raise InputError for a version of the job's software that is older than the oldest known.
 
-    A newer one is written as the newest known, and `newer_note` says so.
+    A newer one is written as the newest known, and `newer_note` says so. known: other than what
+    files are written from nothing for.
     """
-    oldest, newest = KNOWN[package]
+    oldest, newest = known or KNOWN[package]
     if _is_older(version, oldest):
         msg = f"{package} {show(version)} is older than {show(oldest)}, the oldest that is written"
         raise InputError(msg, f"known: {show(oldest)} to {show(newest)}; name the one that runs")

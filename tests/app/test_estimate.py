@@ -149,16 +149,53 @@ def test_a_script_of_trls_leaves_its_defaults_to_a_release_that_nobody_said(tmp_
     found = estimate(load_job(own, gpus=["l4@1USD/h"], set_values=rows))
     by_release = {each.value: each for each in found.fits_if if each.fact == "software"}
     assert by_release["default"].fits_probability >= 0.9 > found.row.fits_probability
-    assert by_release["2025-02"].fits_probability < 0.05
-    old = {"software.trl": "0.14.0", "software.transformers": "4.48.3", "software.torch": "2.6.0"}
-    said = estimate(load_job(own, gpus=["l4@1USD/h"], set_values=old | rows))
-    assert by_release["2025-02"].required_bytes == pytest.approx(said.row.memory_bytes.total)
+    assert by_release["2025-08"].fits_probability < 0.05
+    assert {"2025-02", "2024-05"}.isdisjoint(by_release)  # SFTConfig has max_length since 0.16
+    for old in (
+        {"software": "2025-08"},
+        {"software.trl": "0.21.0", "software.transformers": "4.55.4", "software.torch": "2.8.0"},
+    ):
+        said = estimate(load_job(own, gpus=["l4@1USD/h"], set_values=old | rows))
+        assert by_release["2025-08"].required_bytes == pytest.approx(said.row.memory_bytes.total)
     new = load_job(own, gpus=["l4@1USD/h"], set_values={"software.trl": "1.16.0"} | rows)
     assert estimate(new).row.fits_probability >= 0.9
+    profile = load_job(own, gpus=["l4@1USD/h"], set_values={"software": "default"} | rows)
+    assert estimate(profile).row == estimate(new).row  # the trainer's loss stays with a profile
 
     told = TRLS_SCRIPT.format(more=", bf16=True, gradient_checkpointing=True")
     own.write_text(told.replace("batch_size=8", "batch_size=1"))
     assert estimate(load_job(own, gpus=["l4@1USD/h"], set_values=rows)).row.fits_probability >= 0.9
+
+
+def test_releases_that_cannot_run_a_script_are_no_doubt_of_it(tmp_path: Path) -> None:
+    """SFTConfig is of TRL 0.9 and Qwen3 of transformers 4.51; what is left weighs by its age."""
+    own, rows = tmp_path / "train.py", {"data.rows": "20000"}
+    for model, releases in (
+        ("Qwen/Qwen2-0.5B", {"default", "2025-08", "2025-02"}),
+        ("Qwen/Qwen3-0.6B", {"default", "2025-08"}),
+    ):
+        text = TRLS_SCRIPT.format(more="").replace(" max_length=4096,", "")
+        own.write_text(text.replace("Qwen/Qwen2-0.5B", model))
+        found = estimate(load_job(own, gpus=["l4@1USD/h"], set_values=rows))
+        listed = {x.value: x.fits_probability for x in found.fits_if if x.fact == "software"}
+        assert listed.keys() == releases
+        weights = {"default": 1.0, "2025-08": 0.5, "2025-02": 0.25}
+        of_all = sum(weights[name] * listed[name] for name in listed)
+        assert found.row.fits_probability == pytest.approx(
+            of_all / sum(weights[name] for name in listed)
+        )
+
+
+def test_a_release_without_the_models_class_is_a_warning(tmp_path: Path) -> None:
+    own = tmp_path / "train.py"
+    own.write_text(TRLS_SCRIPT.format(more="").replace("Qwen/Qwen2-0.5B", "Qwen/Qwen3-0.6B"))
+    old, new = (
+        estimate(load_job(own, gpus=["h100"], set_values={"data.rows": "9", "software": name}))
+        for name in ("2025-02", "2025-08")
+    )
+    told = "transformers 4.48.3 cannot load Qwen/Qwen3-0.6B: its class (qwen3) came with 4.51"
+    assert told in old.warnings
+    assert not any("cannot load" in text for text in new.warnings)
 
 
 LOCKED = "lock: {micro_batch_size: 8, activation_checkpointing: full}"

@@ -57,7 +57,7 @@ def test_a_model_scored_tune_never_imports_the_training_stack(tmp_path: Path) ->
 # What reads something that a job in one line has not, or that only a later command wants.
 READERS = (
     "app.dataset.folder", "app.job.evidence", "app.runs.find", "evidence.calibrate",
-    "probe.machine.kept", "trainers.launch.user_start", "trainers.patch",
+    "probe.machine.kept", "trainers.launch.user_start", "trainers.own_file.patch",
     "trainers.syntax.command_line", "trainers.syntax.python_source",
 )  # fmt: skip
 

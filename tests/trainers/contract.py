@@ -26,7 +26,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Origin
 from autotune.domain.outcome import DiskUse
 from autotune.trainers.contract import GONE, Plan, Target
-from autotune.trainers.patch import patch
+from autotune.trainers.own_file.patch import patch
 from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.command_line import parse_command
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from autotune.domain.job import Method
     from autotune.trainers.contract import Export, Trainer
+    from autotune.trainers.own_file.patch import Patched
     from autotune.trainers.parsed import Parsed
-    from autotune.trainers.patch import Patched
     from autotune.trainers.schema import Schema
 
 MLP = ("q_proj", "v_proj", "gate_proj", "up_proj", "down_proj")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ownfiles import FILES, origin, read
 
 from autotune.domain.config import KNOBS, Config
-from autotune.trainers.patch import Patched, patch
+from autotune.trainers.own_file.patch import Patched, patch
 
 # What each file says, read off by eye.
 SAYS: dict[str, tuple[int, int, dict[str, Any], dict[str, Any], int | None]] = {

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from autotune.app.runs.export import export
 from autotune.domain.errors import InputError
-from autotune.trainers.patch import patch
+from autotune.trainers.own_file.patch import patch
 from autotune.trainers.registry import FORMATS, TRAINERS
 
 CHANGED = {

@@ -19,7 +19,7 @@ from test_own_files import CONFIGS, SPLITS
 from autotune.app.runs.export import export
 from autotune.domain.config import Config
 from autotune.domain.errors import InputError
-from autotune.trainers.patch import patch
+from autotune.trainers.own_file.patch import patch
 from bench.corpus.returned import Parser, python_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from autotune.domain.errors import InputError
 from autotune.trainers.contract import GONE
 from autotune.trainers.hf.adapter import NESTED, OWN_FLAGS
 from autotune.trainers.hf.read import HELD_OUT
-from autotune.trainers.patch import patch
+from autotune.trainers.own_file.patch import patch
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import Schema, schema_of
 from autotune.trainers.syntax.python_source import parse_script

@@ -72,7 +72,7 @@ def completed(
     _name_base(parsed, overrides, name)
     base = fill_base(parsed, origin.syntax, origin.text, _release("transformers", overrides))
     as_released(parsed, _release("trl", overrides))
-    as_trained(parsed, _stated_software(overrides))
+    as_trained(parsed, _stated_software(overrides, "torch", "transformers"))
     model = str(overrides.set_values.get("model", values.get("model")))
     say_folder(parsed, model, Path(origin.path).parent)
     fill_targets(parsed, model, Path(origin.path).parent)
@@ -119,6 +119,7 @@ def completed(
         **({"evaluation_rows": parsed.evaluation_rows} if parsed.evaluation_rows else {}),
         **({"base": base} if base else {}),
         **({"by_name": True} if parsed.by_name else {}),
+        **({"lacking": lacking} if (lacking := _lacking(parsed, origin)) else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],
         "beside": [asdict(each) | {"path": str(whole(each.path))} for each in parsed.beside],
@@ -134,6 +135,16 @@ def _split_total(parsed: Parsed, devices: int) -> None:
         parsed.knobs["gradient_accumulation_steps"] = parsed.global_batch // micro
 
 
+# Of TRL, the newest release without SFTConfig among those that were read. Source: its wheels.
+_WITHOUT_SFT_CONFIG = "0.8.6"
+
+
+def _lacking(parsed: Parsed, origin: Origin) -> dict[str, str]:
+    """By package the newest release that does not take the file's arguments yet."""
+    made = "SFTConfig" in origin.text and parsed.trainer == "trl"
+    return {**({"trl": _WITHOUT_SFT_CONFIG} if made else {}), **parsed.lacking}
+
+
 def _job_name(values: dict[str, Any], origin: Origin) -> str:
     stem = Path(origin.path).stem if origin.path else Path(str(values.get("model"))).name
     return stem[:100] or "job"
@@ -141,15 +152,17 @@ def _job_name(values: dict[str, Any], origin: Origin) -> str:
 
 def _release(package: str, overrides: Overrides) -> tuple[int, ...] | None:
     """The version of a package that the user states beside the file; None where nobody does."""
-    stated = overrides.set_values.get(f"software.{package}")
-    return None if stated is None else getattr(find_software({package: stated}), package)
+    stated = _stated_software(overrides, package)
+    return None if stated is None else getattr(stated, package)
 
 
-def _stated_software(overrides: Overrides) -> Software | None:
-    """With the versions of torch and transformers that the user states; None where nobody does."""
-    packages = ("torch", "transformers")
+def _stated_software(overrides: Overrides, *packages: str) -> Software | None:
+    """With what the user states of the packages, or of a profile; None where nobody does."""
+    profile = overrides.set_values.get("software", overrides.set_values.get("software.profile"))
     named = {name: overrides.set_values.get(f"software.{name}") for name in packages}
     stated = {name: version for name, version in named.items() if version is not None}
+    if isinstance(profile, str):
+        stated["profile"] = profile
     return find_software(stated) if stated else None
 
 

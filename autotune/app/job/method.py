@@ -23,6 +23,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Method, ZeroSettings
+from autotune.domain.software import CLASS_FROM
 from autotune.domain.units import format_bytes
 from autotune.trainers.unread import keeps_masters
 
@@ -141,7 +142,26 @@ def method_of(
     )  # fmt: skip
 
 
-def unquantised_note(job: Job) -> tuple[str, ...]:
+def method_notes(job: Job) -> tuple[str, ...]:
+    """What the method and the releases make of the model, and its user should know."""
+    return (*_class_note(job), *_unquantised_note(job), *_variant_note(job), *_saved_note(job))
+
+
+def _class_note(job: Job) -> tuple[str, ...]:
+    """That the release of transformers cannot load the model: its class came later."""
+    software, family = job.software, job.model.family
+    if software.has_class(family):
+        return ()
+    since = ".".join(map(str, CLASS_FROM[family]))
+    return (
+        Decisive(
+            f"transformers {'.'.join(map(str, software.transformers))} cannot load "
+            f"{job.model.name}: its class ({family}) came with {since}"
+        ),
+    )
+
+
+def _unquantised_note(job: Job) -> tuple[str, ...]:
     """What of a quantised base stays in 16 bit though it was asked for; nothing where all is.
 
     Source: transformers 5 makes one parameter of a layer's experts, and bitsandbytes replaces
@@ -288,7 +308,7 @@ def check_adapters(job: Job) -> None:
         raise InputError(msg, f"{keep}; or {_PLAIN}")
 
 
-def saved_note(job: Job) -> tuple[str, ...]:
+def _saved_note(job: Job) -> tuple[str, ...]:
     """What trains whole beside the adapters, in a sentence; nothing where nothing does."""
     method, tied = job.method, job.model.tied_head
     if not method.modules_to_save:
@@ -305,7 +325,7 @@ def saved_note(job: Job) -> tuple[str, ...]:
     return (text, Decisive(apart)) if tied else (text,)
 
 
-def variant_note(job: Job) -> tuple[str, ...]:
+def _variant_note(job: Job) -> tuple[str, ...]:
     """What the variant adds to the bill of LoRA, in a sentence; nothing for LoRA as it is."""
     method = job.method
     if not method.is_lora or method.variant == "none":

@@ -152,6 +152,11 @@ def set_key(values: Values, key: str, value: str) -> None:
             hint = f"write {QUALITY_WORDS[key]}={value[:60]}"
         kind = "knob or key"
         raise unknown(kind, key[:80], known, hint, "--set")
+    if key == "software" and isinstance(values.get(key), dict):
+        # what its file implies beside versions stays: the trainer, its loss, kernels it asks for
+        kept = {name: own for name, own in values[key].items() if name not in (*REQUIRED, "trl")}
+        values[key] = {**kept, "profile": value} if kept else value
+        return
     if not section:
         values[key] = value
         return

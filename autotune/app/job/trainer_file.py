@@ -157,7 +157,7 @@ def parsed_again(origin: Origin) -> tuple[Parsed, dict[str, Any]]:
 
 def _values_of(origin: Origin, name: str) -> dict[str, Any]:
     """The recorded text by its syntax, whose reader is loaded where it is that of the file."""
-    from autotune.trainers.patch import settings_of
+    from autotune.trainers.own_file.patch import settings_of
     from autotune.trainers.syntax import command_line, python_source, shell_script
 
     if origin.syntax == "python":

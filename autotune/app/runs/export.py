@@ -119,7 +119,10 @@ def _write_default(
         origin = pick.job.origin
         instead = TRAINERS[origin.trainer].stand_in if origin else DEFAULT_EXPORT
         notes = [f"{error.message}: {instead} was written instead"]
-        paths, said = _write(instead, pick, run_dir, orchestrators, alone=True)
+        try:
+            paths, said = _write(instead, pick, run_dir, orchestrators, alone=True)
+        except InputError as second:
+            return [], [Decisive(f"no file was written: {error.message}; {second.message}")]
     return list(paths), notes + said
 
 

@@ -15,11 +15,12 @@ from autotune.domain.outcome import DiskUse
 from autotune.domain.paths import near
 from autotune.domain.software import WITHOUT_CUDNN
 from autotune.trainers.contract import Export, Plan
+from autotune.trainers.hf.adapter import OF_RELEASES, as_released, as_trained
 from autotune.trainers.hf.launch import accelerate_yaml
 from autotune.trainers.registry import FORMATS, TRAINERS
 from autotune.trainers.versions import (
     BEFORE_RENAMED,
-    KNOWN,
+    OWN_FILES,
     check_installed,
     check_known,
     parse_version,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.domain.config import Config
     from autotune.domain.device import Offer
     from autotune.domain.job import Beside, Job, Origin
-    from autotune.trainers.patch import Patched
+    from autotune.trainers.own_file.patch import Patched
 
 SAME = "same"
 BOM = "\ufeff"
@@ -73,14 +74,19 @@ def check_in_place(job: Job, *, writes: bool = True) -> None:
 def patched(target: str, job: Job, offer: Offer, config: Config) -> Patched:
     """The user's file with `config` in it. Raises InputError as `check_same` does."""
     from autotune.app.job.trainer_file import parsed_again
-    from autotune.trainers.patch import Wanted, patch
+    from autotune.trainers.own_file.patch import Wanted, patch
 
     check_same(target, job)
     assert job.origin is not None  # noqa: S101 - check_same
     parsed, values = parsed_again(job.origin)
+    trl = job.software.trl if "trl" in job.stated_releases else None
+    as_released(parsed, trl)
+    if parsed.trainer == "trl" and trl is None:
+        parsed.defaults = {k: v for k, v in parsed.defaults.items() if k not in OF_RELEASES}
+    as_trained(parsed, job.software if "transformers" in job.stated_releases else None)
     rows = job.evaluation.rows_at_once(config.micro_batch_size) if job.evaluation else 0
     transformers = _spelled_for(target, job, config)
-    wanted = Wanted(rows, _other_base(job), _other_facts(job), job.global_batch_size)
+    wanted = Wanted(rows, _other_base(job), _other_facts(job), job.global_batch_size, trl)
     return patch(job.origin, values, parsed, config, transformers, offer.count, wanted)
 
 
@@ -90,8 +96,8 @@ def _spelled_for(target: str, job: Job, config: Config) -> tuple[int, ...]:
     Activations are offloaded by newer words alone.
     """
     version = _transformers(target, job)
-    software = job.stated_file.get("software") or {}
-    stated = "@" in target or "transformers" in software or config.offload == "activations"
+    stated = "@" in target or "transformers" in job.stated_releases
+    stated |= config.offload == "activations"
     return version if stated else min(version, BEFORE_RENAMED)
 
 
@@ -270,9 +276,9 @@ def _transformers(target: str, job: Job) -> tuple[int, ...]:
     _, at, version = target.strip().partition("@")
     if at:
         stated = parse_version(version, target)
-        check_known("transformers", stated, KNOWN["transformers"])
+        check_known("transformers", stated, OWN_FILES)
         return stated
-    check_installed("transformers", job.software.transformers)
+    check_installed("transformers", job.software.transformers, OWN_FILES)
     return job.software.transformers
 
 

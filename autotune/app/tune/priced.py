@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.price_notes import price_notes
-from autotune.app.job.method import saved_note, unquantised_note, variant_note
+from autotune.app.job.method import method_notes
 from autotune.app.runs import folder as runs
 from autotune.app.whatif.levers import last_resort
 from autotune.domain.errors import unknown
@@ -117,9 +117,7 @@ def price(
         *found.warnings,
         *pricing.warnings,
         *price_notes(job),
-        *unquantised_note(job),
-        *variant_note(job),
-        *saved_note(job),
+        *method_notes(job),
     ]
     if space_name is not None:
         notes += [

@@ -2,7 +2,7 @@
 
 What nobody stated is taken at its default and could as well have one of a few other values. Each is
 priced, so that a kernel of attention counts on long rows and a micro-batch where the step waits for
-the host. With the default they are equally likely:
+the host. With the default they are equally likely, but for releases, where newer ones are likelier:
 
     faster^2 = sum over values with t_i < t of log(t_i / t)^2 / n, and slower^2 of the others
 
@@ -39,6 +39,7 @@ from autotune.catalog.software import (
     TRL_MIXED_FROM,
     TRL_RECOMPUTES_FROM,
     load_software,
+    parsed_version,
     with_its_loss,
 )
 from autotune.cost.batches import padded_length
@@ -60,9 +61,11 @@ if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, FloatArray
     from autotune.domain.config import KnobValue
     from autotune.domain.job import Job
+    from autotune.domain.software import Software
 
 PADDED_AFTER_ALL = 0.15  # probability that rows are padded to max_length though nobody said so
 LENGTHS, PADDING = "lengths", "padding"
+OLDER = 0.5  # of dated profiles each is so likely beside the next newer one: an assumption
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 SHARDINGS = ("ddp", "zero2", "zero3", "fsdp")
 TARGETS = ((ALL_LINEAR,), (ATTENTION,), ("q_proj", "v_proj"))
@@ -291,12 +294,15 @@ def _targets(job: Job, columns: Columns) -> Iterator[OtherJob]:  # noqa: ARG001 
 def _versions(job: Job, columns: Columns) -> Iterator[OtherJob]:
     """The catalogue's dated profiles, with the job's trainer, its code and its kernels.
 
-    Before transformers 5 a script of TRL's that does not say loads fp32, which DeepSpeed casts.
+    Left out are releases without the model's class, or older than the arguments of the file. Before
+    transformers 5 a script of TRL's that does not say loads fp32, which DeepSpeed casts.
     """
     own, ours = job.software, job.origin is None
     silent = follows_release(job) and BASE in job.unsaid
     cast = bool(columns.equals(SHARDING, *ZERO_STAGE).any())
-    for each in load_software().values():
+    for older, each in enumerate(load_software().values()):
+        if not _runs_under(each, job):
+            continue
         versions = {
             name: getattr(each, name) for name in (*REQUIRED, "bitsandbytes", "flash_attn", "trl")
             if getattr(own, name) is not None and getattr(each, name) is not None
@@ -305,7 +311,17 @@ def _versions(job: Job, columns: Columns) -> Iterator[OtherJob]:
         wide = silent and not cast and changed.transformers < LOADS_AS_STORED_FROM
         method = replace(job.method, base="32bit") if wide else job.method
         if changed != own:
-            yield each.name, replace(job, software=changed, method=method), 1.0
+            yield each.name, replace(job, software=changed, method=method), OLDER**older
+
+
+def _runs_under(software: Software, job: Job) -> bool:
+    """Whether the releases have the model's class and take every argument of the user's file."""
+    lacking = job.origin.lacking if job.origin is not None else {}
+    for package, text in lacking.items():
+        own = getattr(software, package, None)
+        if own is not None and own <= parsed_version(text):
+            return False
+    return software.has_class(job.model.family)
 
 
 def follows_release(job: Job) -> bool:

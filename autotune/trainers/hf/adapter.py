@@ -227,6 +227,10 @@ def fill_base(
     return "32bit"
 
 
+# Knobs whose default is another in older releases of TRL: a file says them where none is stated.
+OF_RELEASES = frozenset({"activation_checkpointing", "precision"})
+
+
 def as_released(parsed: Parsed, trl: tuple[int, ...] | None) -> None:
     """What the arguments leave to a release of TRL that the user states."""
     if parsed.trainer != "trl" or trl is None:

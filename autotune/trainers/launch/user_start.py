@@ -26,8 +26,8 @@ from autotune.domain.errors import InputError
 from autotune.trainers.hf.keys import LAUNCHER
 from autotune.trainers.launch.config import COUNTS, KINDS, STAGES, is_deepspeed, is_settings
 from autotune.trainers.launch.run_script import started_by, trainer_sh
+from autotune.trainers.own_file.patch import Patched
 from autotune.trainers.parsed import at_key
-from autotune.trainers.patch import Patched
 from autotune.trainers.syntax.rewrite import changed_values, rewrite_json, rewrite_yaml, safe_yaml
 
 if TYPE_CHECKING:

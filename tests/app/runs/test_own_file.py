@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.domain.config import Config
     from autotune.domain.job import Job
-    from autotune.trainers.patch import Patched
+    from autotune.trainers.own_file.patch import Patched
 
 AXOLOTL = (Path(__file__).parents[2] / "trainers" / "own" / "axolotl.yml").read_text()
 COMMAND = (
@@ -508,3 +509,50 @@ def test_a_script_keeps_the_word_that_every_release_takes(tmp_path: Path) -> Non
         "same", job, job.offers[0], changed(job, activation_checkpointing=other)
     )
     assert "activation_checkpointing" in later.changes
+
+
+TRLS = """\
+from datasets import load_dataset
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+
+args = SFTConfig(output_dir="out", per_device_train_batch_size=2, max_length=1024)
+data = load_dataset("tatsu-lab/alpaca", split="train")
+SFTTrainer(model="Qwen/Qwen3-4B", args=args, train_dataset=data, peft_config=LoraConfig()).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("software", "written"),
+    [
+        ({}, {"gradient_checkpointing": True, "bf16": True}),  # older ones do neither by themselves
+        ({"software": "2025-08"}, {"gradient_checkpointing": True}),
+        ({"software": "default"}, {}),
+    ],
+)
+def test_what_a_release_of_trl_does_by_itself_is_written_where_it_may_be_another(
+    tmp_path: Path, software: dict[str, str], written: dict[str, bool]
+) -> None:
+    own = tmp_path / "sft.py"
+    own.write_text(TRLS)
+    asked = Overrides(gpus=("h100",), stated={"data.rows": 1000}, set_values=software)
+    job = load_jobs(own, asked)[0].job
+    config = job.today.with_knobs(activation_checkpointing="full", precision="bf16")
+    found = own_file.patched("same", job, job.offers[0], config)
+    again = parsed_again(replace(job.origin, text=found.text))[1]
+    said = {key: again.get(key) for key in ("gradient_checkpointing", "bf16")}
+    assert {key: value for key, value in said.items() if value is not None} == written
+
+
+def test_an_older_release_gets_no_key_that_came_later(tmp_path: Path) -> None:
+    """transformers 4.48 has group_by_length, and TRL 0.14 no activation_offloading."""
+    own = tmp_path / "sft.py"
+    own.write_text(TRLS.replace(", max_length=1024", "").replace("Qwen3-4B", "Qwen2.5-3B"))
+    stated, old = {"data.rows": 1000}, {"software": "2025-02"}
+    job = load_jobs(own, Overrides(gpus=("h100",), stated=stated, set_values=old))[0].job
+    config = job.today.with_knobs(length_grouping="on", offload="activations")
+    found = own_file.patched("same", job, job.offers[0], config)
+    assert "group_by_length=True" in found.text
+    assert "train_sampling_strategy" not in found.text
+    assert "activation_offloading" not in found.text
+    assert any("trl 0.14.0 does not take activation_offloading yet" in x for x in found.notes)

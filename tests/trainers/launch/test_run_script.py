@@ -17,7 +17,7 @@ from autotune.domain.job import Limits, Origin
 from autotune.domain.outcome import DiskUse
 from autotune.trainers.contract import Plan
 from autotune.trainers.launch.user_start import own_run_sh
-from autotune.trainers.patch import Patched
+from autotune.trainers.own_file.patch import Patched
 from autotune.trainers.registry import FORMATS, TRAINERS
 
 if TYPE_CHECKING:

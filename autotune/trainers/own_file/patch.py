@@ -22,14 +22,15 @@ from autotune.frozen import dataclass
 from autotune.trainers.contract import GONE, Target
 from autotune.trainers.launch.config import is_settings
 from autotune.trainers.launch.processes import another_number, with_processes
+from autotune.trainers.own_file.facts import FOLLOWS, facts_of, facts_written
 from autotune.trainers.parsed import at_key
 from autotune.trainers.registry import TRAINERS
+from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.command_line import parse_command, rewrite_command
 from autotune.trainers.syntax.python_rewrite import rewrite_script
 from autotune.trainers.syntax.python_source import parse_script
 from autotune.trainers.syntax.rewrite import (
     changed_values,
-    flat,
     renamed_yaml,
     rewrite_json,
     rewrite_yaml,
@@ -42,6 +43,7 @@ from autotune.trainers.syntax.shell_script import (
     shell_names,
 )
 from autotune.trainers.syntax.shell_words import shell_arrays
+from autotune.trainers.versions import parse_version, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,12 +80,14 @@ class Wanted:
     base: how the weights are to be loaded; empty where the file's way stays.
     facts: keys of the job whose values are not the file's: `method.rank` is 8.
     global_batch_size: rows an optimizer step; 0: the file's.
+    trl: its release, where somebody states one; what it does not take yet is not written.
     """
 
     evaluation_rows: int = 0
     base: str = ""
     facts: Mapping[str, object] = field(default_factory=dict)
     global_batch_size: int = 0
+    trl: Version | None = None
 
 
 def patch(
@@ -115,8 +119,9 @@ def patch(
     origin = replace(origin, text=origin.text.replace("\r\n", "\n")) if windows else origin
     wanted = wanted or Wanted()
     target = Target(
-        values, config, transformers, origin.syntax, devices, wanted.base, origin.by_name
-    )
+        values, config, transformers, origin.syntax, devices, wanted.base, origin.by_name,
+        wanted.trl,
+    )  # fmt: skip
     changes, instead, notes = _changes(origin, parsed, target)
     sized = _evaluation(origin, parsed, wanted.evaluation_rows)
     if sized and _computes(origin, sized):
@@ -133,7 +138,7 @@ def patch(
     except Exception as error:  # a layout that the parser's positions do not describe
         msg = f"{name} cannot be changed where it stands: {type(error).__name__}"
         raise InputError(msg, _OTHERWISE) from error
-    free = {*facts, *_FOLLOWS} if facts else set[str]()
+    free = {*facts, *FOLLOWS} if facts else set[str]()
     free |= {"method.base"} if wanted.base else set()
     before = wanted.global_batch_size or parsed.batch_on(parsed.devices or devices)
     _check(origin, text, target, changes, parsed, free, before)
@@ -146,74 +151,6 @@ def patch(
     )
     text = text.replace("\n", "\r\n") if windows else text
     return Patched(name, text, diff, changes | started, tuple(notes), frozenset(facts))
-
-
-_FOLLOWS = {"method.alpha"}  # of the rank, where the file states none
-_PARTS = ("model", "method", "train", "data")
-
-
-def _facts(parsed: Parsed) -> dict[str, object]:
-    """What the file says of the job, by keys of a job file."""
-    found: dict[str, object] = {}
-    for part in _PARTS:
-        section = parsed.values.get(part)
-        inner = section.items() if isinstance(section, dict) else (("", section),)
-        found |= {f"{part}.{key}".rstrip("."): value for key, value in inner}
-    return found
-
-
-def facts_written(
-    origin: Origin,
-    values: Mapping[str, Any],
-    parsed: Parsed,
-    wanted: Mapping[str, object],
-    name: str,
-) -> dict[str, Changes]:
-    """The change that says each wanted fact and nothing else: found by trying the file's keys.
-
-    A number alone is looked for: the key holds the file's own, and with another number there the
-    trainer reads another fact. Facts of which no key, or more than one, is found are left out.
-    """
-    before = _facts(parsed)
-    found: dict[str, Changes] = {}
-    for fact, new in wanted.items():
-        old = before.get(fact)
-        if not (_is_number(old) and _is_number(new)):
-            continue
-        ways = []
-        for key, stated in flat(values).items():
-            if _number(stated) != old or isinstance(stated, bool):
-                continue
-            change = {key: _as_stated(new, stated)}
-            try:
-                again = _facts(TRAINERS[origin.trainer].read(changed_values(values, change), name))
-            except InputError:
-                continue
-            moved = {each for each in {**before, **again} if before.get(each) != again.get(each)}
-            if moved - _FOLLOWS == {fact} and again[fact] == new:
-                ways.append(change)
-        if len(ways) == 1:
-            found[fact] = ways[0]
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _number(stated: object) -> float | None:
-    """What a file's value is as a number: flags are text."""
-    try:
-        return float(stated) if isinstance(stated, str | int | float) else None
-    except ValueError:
-        return None
-
-
-def _as_stated(new: object, stated: object) -> object:
-    """The number as the file states such: whole where it is whole, and text where that is."""
-    number = float(str(new))
-    value = int(number) if number.is_integer() else number
-    return str(value) if isinstance(stated, str) else value
 
 
 def _lines(text: str) -> list[str]:
@@ -245,6 +182,8 @@ def _changes(
             notes.append(f"{dialect.title} cannot say {knob} {_text(value)}: {spelled}")
         elif _computes(origin, spelled):
             notes.append(f"{knob} {_text(value)}: the file computes it; set it there yourself")
+        elif lacks := _lacks(origin, spelled, target):
+            notes.append(Decisive(f"{dialect.title} cannot say {knob} {_text(value)}: {lacks}"))
         else:
             changes |= spelled
             instead |= _in_place_of(spelled, target)
@@ -263,6 +202,18 @@ def _changes(
     ]
     changes = {key: v for key, v in changes.items() if not _is_so(target.values, key, v)}
     return changes, {old: new for old, new in instead.items() if new in changes}, notes
+
+
+def _lacks(origin: Origin, changes: Changes, target: Target) -> str:
+    """That the release which runs the file does not take one of the keys yet; empty: it does."""
+    schema = schema_of(origin.trainer)
+    for key, value in changes.items():
+        known = schema.find(key)
+        package, _, last = (known.lacks if known is not None else "").partition(" ")
+        own = {"transformers": target.transformers, "trl": target.trl}.get(package)
+        if value is not GONE and own is not None and own <= parse_version(last, key):
+            return f"{package} {show(own)} does not take {key} yet"
+    return ""
 
 
 def _evaluation(origin: Origin, parsed: Parsed, rows: int) -> Changes:
@@ -397,7 +348,7 @@ def _check(
         if knob in origin.knobs:
             remade.knobs.setdefault(knob, origin.knobs[knob])
     after = remade.batch_on(target.devices)
-    old, new = _facts(parsed), _facts(remade)
+    old, new = facts_of(parsed), facts_of(remade)
     kept = all(old.get(key) == new.get(key) for key in {**old, **new}.keys() - free)
     if before != after or not kept:
         msg = f"{name} would train another job: global batch {before} before, {after} after"
