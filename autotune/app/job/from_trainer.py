@@ -142,7 +142,8 @@ _WITHOUT_SFT_CONFIG = "0.8.6"
 def _lacking(parsed: Parsed, origin: Origin) -> dict[str, str]:
     """By package the newest release that does not take the file's arguments yet."""
     made = "SFTConfig" in origin.text and parsed.trainer == "trl"
-    return {**({"trl": _WITHOUT_SFT_CONFIG} if made else {}), **parsed.lacking}
+    known = {name: own for name, own in parsed.lacking.items() if name in {"transformers", "trl"}}
+    return {**({"trl": _WITHOUT_SFT_CONFIG} if made else {}), **known}
 
 
 def _job_name(values: dict[str, Any], origin: Origin) -> str:
