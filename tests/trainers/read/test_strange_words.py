@@ -120,7 +120,7 @@ def test_a_run_that_saves_nothing_is_priced_so_and_stays_so(tmp_path: Path) -> N
     made = patched(
         "same", never, never.offers[0], today(never).with_knobs(checkpoint_every_steps=50)
     )
-    assert made.changes == {}
+    assert not any(key.startswith("save") for key in made.changes)
 
 
 def test_an_interval_that_no_run_reaches_is_never_and_is_not_written(tmp_path: Path) -> None:
