@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -85,11 +86,17 @@ _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch
 TRL_PREPARES_UNTIL = (1, 0)  # a base in few bits, by itself
 # Source: torch 2.13 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 WITHOUT_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"  # a variable: sdpa asks cuDNN last
+_ASKS_CUDNN = re.compile(WITHOUT_CUDNN + r"""["']?\]?\s*[=,:]\s*["']?0\b""")
 KbitUpcast = Literal["none", "norms", "all"]  # all: peft prepare_model_for_kbit_training
 # Months from which Unsloth's loss never holds all logits, and from which its chunks are sized by
 # the memory that is free. Source: unsloth models/llama.py, commits fa8e59eb (17 November 2024) and
 # 806bee24 (13 August 2025).
 UNSLOTH_CUTS_FROM, UNSLOTH_SIZES_FROM = "2024-12", "2025-09"
+
+
+def asks_cudnn(text: str) -> bool:
+    """Whether a script or command sets the variable to 0: sdpa asks cuDNN as it does without it."""
+    return bool(_ASKS_CUDNN.search(text))
 
 
 def unsloths_loss(month: str) -> LossKind:

@@ -22,6 +22,7 @@ from autotune.trainers.launch.config import (
     is_settings,
 )
 from autotune.trainers.registry import TRAINERS
+from autotune.trainers.syntax.python_settings import Several
 from autotune.trainers.unread import decides
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def settings_beside(
 ) -> tuple[Beside | None, dict[str, Any] | None, Overrides]:
     """The file of settings that a script loads, what it says, and what else lies beside.
 
-    It is named by flag, or by the script, where just one such file is found.
+    It is named by flag, or by the script. Of several only what they say is known, each by itself.
 
     Args:
         named: YAML, JSON and TOML files that stand in the script.
@@ -167,9 +168,10 @@ def settings_beside(
         )
         stated = {each: values for each in near if (values := _mapping(each)) is not None}
         own = [each for each, values in stated.items() if is_settings(values)]
+    left = tuple(each for each in overrides.beside if Path(each) not in own)
     if len(own) != 1:
-        return None, None, overrides
-    left = tuple(each for each in overrides.beside if Path(each) != own[0])
+        several = Several({each.name: stated[each] for each in own}) if own else None
+        return None, several, replace(overrides, beside=left)
     suffix = own[0].suffix.casefold().lstrip(".")
     syntax = suffix if suffix in {"json", "toml"} else "yaml"
     loaded = Beside(str(own[0]), syntax, read_text(own[0]))

@@ -8,7 +8,6 @@ user states by `--set`. Of a script: what its calls state, its defaults, the set
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -324,8 +323,8 @@ def python_document(
         aim = settled(aim, name, overrides.priced_as)
     named, loads = settings_files(tree_of(text, name))
     loaded, settings, overrides = settings_beside(named, path, overrides)
-    words = chain.from_iterable(map(_listed, started.values.values() if started else ()))
-    settings, over = told_over(settings, words)
+    read = loaded.path if loaded else ", ".join(settings or ())
+    settings, over = told_over(settings, started.values.values() if started else ())
     script = parse_script(text, name, settings, beside=list(modules_of(text, path).values()))
     if not aim.said:
         named_so = {"model_name_or_path": named_model(tree_of(text, name))}
@@ -349,14 +348,10 @@ def python_document(
     else:
         _add_launcher(made, started, name, path, script.values, overrides)
         made.uncounted += flags_beside(started, loaded.path if loaded else "", over)
-    if loaded is not None:
-        made.beside.append(loaded)
-        made.note("read beside the script", loaded.path, "the settings that it loads")
+    made.beside += [loaded] if loaded else []
+    if read:
+        made.note("read beside the script", read, "the settings that it loads")
     return completed(made, Origin(script.trainer, "python", str(path), text), overrides, name)
-
-
-def _listed(value: Any) -> list[Any]:  # noqa: ANN401 - any flag's value
-    return value if isinstance(value, list) else [value]
 
 
 def _as_called(script: Script) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What a script computes and no reader evaluates: refused, or what the user states in its place.
+"""What a file leaves open: asked for all at once, or what the user states in its place.
+
+A script computes what no reader evaluates, and a file may lack its model, its rows or a device.
 
 `--set micro_batch=4`, `--epochs 3` and the like stand for it, in today's config as in every other.
 """
@@ -6,8 +8,13 @@
 from __future__ import annotations
 
 import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autotune.app.job.beside import near_file
+from autotune.app.job.overrides import add_stated
 from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
@@ -15,15 +22,23 @@ from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.keys import CHECKPOINTING, OWN_LENGTH
 from autotune.trainers.hf.read import MAX_LENGTH
 from autotune.trainers.hf.recipes import OWN_BATCH
+from autotune.trainers.llamafactory.trainer import KIND
+from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.rewrite import flat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.domain.job import Origin
     from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
     from autotune.trainers.syntax.python_source import Script
 
+_FLAGS = {
+    "model": "--model NAME", "method.kind": "--method lora|qlora|full",
+    "data.rows": "--rows N or --data FILE",
+    "hardware": "--gpu NAME",
+}  # fmt: skip
 _ANYTHING = "**"  # a mapping that the arguments are made of: anything may be in it
 _BATCH = "train.global_batch_size"
 _MICRO, _ACCUMULATION = SPLIT
@@ -214,10 +229,59 @@ def _missing(keys: tuple[str, ...], said: Mapping[str, object]) -> list[str]:
     return list(dict.fromkeys(each.example for each in found))
 
 
+def lacking(parsed: Parsed, overrides: Overrides) -> list[str]:
+    """What a job cannot do without and neither the file nor a flag states, as keys of a job."""
+    values, given = parsed.values, overrides.set_values
+    data, train = values.get("data", {}), values.get("train", {})
+    counts = {"data.rows", "data.dataset", "data.lengths.histogram"}
+    said = {
+        "model": "model" in {*values, *given},
+        "method.kind": "kind" in values.get("method", {}) or "method.kind" in given,
+        "data.rows": {"rows", "dataset"} & {*data} or counts & {*given} or "steps" in train,
+        "hardware": overrides.gpus,
+    }
+    return [key for key, stated in said.items() if not stated]
+
+
+def ask_for(parsed: Parsed, overrides: Overrides, origin: Origin, name: str) -> None:
+    """Raise one InputError that names the flag of everything that is missing."""
+    missing = lacking(parsed, overrides)
+    if not missing:
+        return
+    what = {"model": "the model", "method.kind": "how it is trained", "data.rows": "how many "
+            "rows there are", "hardware": "on which device it is to run"}  # fmt: skip
+    for each in parsed.uncounted:  # the file says how, and that is priced as another way
+        if each.key == KIND and "method.kind" in missing:
+            what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
+    msg = f"{name} does not say {' or '.join(what[key] for key in missing)}"
+    flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
+    raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
+
+
+def _rows_flag(origin: Origin) -> str:
+    """What says how many rows there are: the data that the file itself names, where it is here."""
+    from autotune.app.dataset.folder import rows_named
+
+    found = rows_named(origin.text, lambda name: near_file(name, Path(origin.path)))
+    return f"--data {shlex.quote(str(found))}" if found else _FLAGS["data.rows"]
+
+
+def _lacking_too(script: Script, lost: list[str], overrides: Overrides) -> list[str]:
+    """The flags of what a script lacks beside what it computes; none where that is refused."""
+    with suppress(InputError):
+        made = TRAINERS[script.trainer].read(dict(script.values), "")
+        add_stated(made.values, overrides, "")
+        own = {"method.kind"} if any(map(of_adapters, lost)) else set()
+        return [_FLAGS[key] for key in lacking(made, overrides) if key not in own]
+    return []
+
+
 def refuse_computed(
     script: Script, name: str, overrides: Overrides, *, loads: bool, started: bool = False
 ) -> None:
     """Raise InputError where what the job is made of is computed, and so cannot be read.
+
+    What the script lacks altogether is named with it, so that one more command is enough.
 
     loads: whether the script loads settings from a file, which may say it.
     started: whether it is read for the command that starts it.
@@ -230,11 +294,13 @@ def refuse_computed(
     needed = (*lost, *_OF_ANYTHING) if _ANYTHING in lost else tuple(lost)
     said = {**overrides.stated, **overrides.set_values}
     asked = _missing(tuple(key for key in needed if key != _ANYTHING), said)
-    hint = f"state it, such as --set {' --set '.join(asked)}"
-    hint += "; or write a number there"
-    hint += "" if started else ", or give the launch command with --from-args"
+    sets = [f"--set {each}" for each in asked]
+    lacks = [] if started else _lacking_too(script, lost, overrides)
+    rest = "or write a number there"
+    rest += "" if started else ", or give the launch command with --from-args"
     if lost == ["lora_r"]:
-        hint = f"state it, such as --set {asked[0]}; or --method full, where it puts none on"
+        rest = "or --method full, where it puts none on"
+    hint = f"state it, such as {' '.join([*lacks, *sets])}; {rest}"
     if loads and not overrides.beside:
         hint = f"--beside FILE names the settings that it loads; or {hint.partition(';')[0]}"
     raise InputError(msg, hint)

@@ -7,13 +7,12 @@ asked for by flag. Numeric knobs that it opens itself are locked as it has them.
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.hardware.machines import ALL, as_devices
-from autotune.app.job.beside import near_file
+from autotune.app.job.computed import ask_for
 from autotune.app.job.file import COMMAND, Document
 from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
@@ -22,12 +21,11 @@ from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.derived import stored_by_name
 from autotune.catalog.software import SWITCHES, find_software
 from autotune.domain.config import KNOBS, NEVER_STEPS, PLAIN, ZERO_STAGE
-from autotune.domain.errors import InputError
 from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
+from autotune.domain.software import asks_cudnn
 from autotune.domain.typed.machine import split_machine, split_machines
 from autotune.trainers.hf.adapter import as_released, as_trained, fill_base
-from autotune.trainers.llamafactory.trainer import KIND
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted, together
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
     from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
 
-_FLAGS = {
-    "model": "--model NAME", "method.kind": "--method lora|qlora|full",
-    "data.rows": "--rows N or --data FILE",
-    "hardware": "--gpu NAME",
-}  # fmt: skip
 _LOCKED = (  # opt-in, where stated
     "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
@@ -68,7 +61,7 @@ def completed(
     _cap_rows(parsed, values, overrides)
     _cap_steps(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
-    _ask_for(parsed, overrides, origin, name)
+    ask_for(parsed, overrides, origin, name)
     _name_base(parsed, overrides, name)
     base = fill_base(parsed, origin.syntax, origin.text, _release("transformers", overrides))
     as_released(parsed, _release("trl", overrides))
@@ -106,7 +99,7 @@ def completed(
             OFFLOAD, parsed.knobs[OFFLOAD], "as the file has it; left where it fits without"
         )
     parsed.no_moments = parsed.no_moments and "optimizer" in locked  # else another was asked for
-    _hint_software(parsed, values)
+    _hint_software(parsed, values, origin.text)
     values["hardware"] = []
     values.setdefault("name", _job_name(values, origin))
     values["origin"] = {
@@ -167,14 +160,15 @@ def _stated_software(overrides: Overrides, *packages: str) -> Software | None:
     return find_software(stated) if stated else None
 
 
-def _hint_software(parsed: Parsed, values: dict[str, Any]) -> None:
-    """Versions and kernels that the trainer's package or the file's own keys imply."""
+def _hint_software(parsed: Parsed, values: dict[str, Any], text: str) -> None:
+    """Versions and kernels that the trainer's package, the file's own keys or its text imply."""
     trainer, runs_on = TRAINERS[parsed.trainer], schema_of(parsed.trainer).runs_on
     hints: dict[str, Any] = {**{k: runs_on[k] for k in trainer.runs_on}, **trainer.software}
     hints |= {name: "true" for name in SWITCHES if getattr(parsed, name, False)}
     hints |= {"reentrant": "false"} if parsed.reentrant is False else {}
     hints |= {"autocast": "false"} if parsed.plain else {}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
+    hints |= {"cudnn_attention": "true"} if asks_cudnn(text) else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS
     elif parsed.knobs.get("attention") == "flash_attention_3":
@@ -259,39 +253,6 @@ def _found(name: str) -> PublishedDataset:
     found = published(name, 0)
     assert found is not None  # noqa: S101 - a name of `published_names`
     return found
-
-
-def _ask_for(parsed: Parsed, overrides: Overrides, origin: Origin, name: str) -> None:
-    """Raise one InputError that names the flag of everything that is missing."""
-    values, given = parsed.values, overrides.set_values
-    data, train = values.get("data", {}), values.get("train", {})
-    missing = []
-    if "model" not in values and "model" not in given:
-        missing.append("model")
-    if "kind" not in values.get("method", {}) and "method.kind" not in given:
-        missing.append("method.kind")
-    counts = {"data.rows", "data.dataset", "data.lengths.histogram"}
-    if not {"rows", "dataset"} & set(data) and not counts & set(given) and "steps" not in train:
-        missing.append("data.rows")
-    if not overrides.gpus:
-        missing.append("hardware")
-    if missing:
-        what = {"model": "the model", "method.kind": "how it is trained", "data.rows": "how many "
-                "rows there are", "hardware": "on which device it is to run"}  # fmt: skip
-        for each in parsed.uncounted:  # the file says how, and that is priced as another way
-            if each.key == KIND and "method.kind" in missing:
-                what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
-        msg = f"{name} does not say {' or '.join(what[key] for key in missing)}"
-        flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
-        raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
-
-
-def _rows_flag(origin: Origin) -> str:
-    """What says how many rows there are: the data that the file itself names, where it is here."""
-    from autotune.app.dataset.folder import rows_named
-
-    found = rows_named(origin.text, lambda name: near_file(name, Path(origin.path)))
-    return f"--data {shlex.quote(str(found))}" if found else _FLAGS["data.rows"]
 
 
 def _with_counts(parsed: Parsed, overrides: Overrides) -> Overrides:

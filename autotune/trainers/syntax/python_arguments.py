@@ -97,10 +97,11 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         return InputError(msg, "name the file that starts the training")
     if how := own_loop(used):
         msg = f"{name} trains in a loop of its own ({how}), whose settings are not read"
-        return InputError(msg, f"state them: {_STATED}; or the command with its flags: --from-args")
+        flags = "or, where it takes options, the command with them: --from-args"
+        return InputError(msg, f"leave the file out, and state the run: {_STATED}; {flags}")
     if own := own_classes(tree):
         msg = f"{name} makes {min(own)} a class of its own, and states no trainer's arguments"
-        return InputError(msg, f"state the run: {_STATED}")
+        return InputError(msg, f"leave the file out, and state the run: {_STATED}")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
     return InputError(msg, "name the file that makes the trainer's arguments")
 

@@ -256,6 +256,14 @@ def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, a
     return one_of_each(found), same - other
 
 
+def given(nodes: list[ast.AST], functions: list[Function], handed: set[str]) -> set[str]:
+    """Arguments whose callers are not here, or only hand on what they have under that name."""
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    called = {str(getattr(each, "attr", getattr(each, "id", ""))) for each in calls}
+    alone = [function for function in functions if function.name not in called]
+    return handed | {arg.arg for function in alone for arg in arguments_of(function)}
+
+
 def _is_dead(function: Function, named: Collection[str]) -> bool:
     """Whether nothing names a function, nor may call it: no method, and none that is decorated."""
     if function.decorator_list or _is_method(function):

@@ -7,12 +7,13 @@ import re
 import sys
 import warnings
 from copy import deepcopy
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 # What loads a file of settings, what only wraps it, and what scripts call what was loaded.
 LOADS = re.compile(
@@ -37,7 +38,23 @@ _LOADED = {
 }
 
 
+_DEEPEST = 12  # names of names
 CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}  # what was made
+
+
+class Several(dict[str, Any]):
+    """Settings of several files by the files' names: no name of a script stands for them all."""
+
+
+def loaded_by(settings: Any, call: ast.Call) -> Any:  # noqa: ANN401 - of a file
+    """What a call loads: of several files the one that it names. Raises LookupError for none."""
+    if not isinstance(settings, Several):
+        return settings
+    words = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant)]
+    named = {str(word).rpartition("/")[2] for word in words} & set(settings)
+    if len(named) != 1:
+        raise LookupError
+    return settings[named.pop()]
 
 
 def settings_files(tree: ast.Module) -> tuple[list[str], bool]:
@@ -55,12 +72,12 @@ def settings_files(tree: ast.Module) -> tuple[list[str], bool]:
 def told_over(
     settings: dict[str, Any] | None, words: Iterable[Any]
 ) -> tuple[dict[str, Any] | None, set[str]]:
-    """Settings with what `a.b=c` among a command's words says of them, and those words.
+    """Settings with what `a.b=c` among a command's words, or lists of them, says, and those words.
 
     A word whose dotted name is not in the file is left: what the program makes of it is not known.
     """
     made, used = deepcopy(settings), set[str]()
-    for word in words:
+    for word in chain.from_iterable(w if isinstance(w, list) else [w] for w in words):
         dotted, equals, value = str(word).partition("=")
         *sections, last = dotted.split(".")
         inside: Any = made
@@ -147,6 +164,65 @@ def imported(tree: ast.Module) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def keys_of(node: ast.expr, bound: Mapping[str, ast.expr], given: set[str]) -> list[str]:
+    """The keys of `x["a"]["b"]` and of `x.get("b")` where a function is given `x`; else none.
+
+    bound: names that stand for one thing, and that. given: names that a mapping is given by.
+    """
+    keys: list[str] = []
+    for _ in range(_DEEPEST):
+        held, key = None, None
+        if isinstance(node, ast.Name) and (node.id in given or node.id not in bound):
+            return keys if node.id in given else []
+        if isinstance(node, ast.Name):
+            node = bound[node.id]
+            continue
+        if isinstance(node, ast.Subscript):
+            held, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get":
+            held, key = getattr(node.func, "value", None), next(iter(node.args), None)
+        if held is None or not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            return []
+        node, keys = held, [key.value, *keys]
+    return []
+
+
+def words_of(node: ast.ListComp, worth: Callable[[ast.expr], Any]) -> list[str]:
+    """`[word.strip() for word in text.split(",")]`: the words of a text. Raises ValueError."""
+    loop = node.generators[0]
+    split, name = loop.iter, getattr(loop.target, "id", "")
+    plain = len(node.generators) == 1 and ast.unparse(node.elt) in {name, f"{name}.strip()"}
+    plain = plain and {ast.unparse(test) for test in loop.ifs} <= {name, f"{name}.strip()"}
+    if not (plain and isinstance(split, ast.Call) and isinstance(split.func, ast.Attribute)):
+        raise ValueError
+    text = worth(split.func.value)
+    known = split.func.attr == "split" and isinstance(text, str) and not split.keywords
+    if not known or len(split.args) > 1:
+        raise ValueError
+    by = worth(split.args[0]) if split.args else None
+    return [word.strip() for word in text.split(by) if word.strip()]
+
+
+def unique_at(settings: Any, keys: list[str]) -> tuple[bool, Any]:  # noqa: ANN401 - of a file
+    """Whether just one place of loaded settings ends in these keys, and what stands there."""
+    found: list[Any] = []
+
+    def walk(inside: Any, way: tuple[str, ...]) -> None:  # noqa: ANN401
+        if way and list(way[-len(keys) :]) == keys:
+            found.append(inside)
+        for key, value in inside.items() if isinstance(inside, dict) else ():
+            walk(value, (*way, str(key)))
+
+    walk(settings if keys else None, ())
+    return len(found) == 1, found[0] if len(found) == 1 else None
+
+
+def module_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """What a script calls the modules that it imports whole: `import config as c`."""
+    named = [each for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    return {each.asname or each.name for each in named}
+
+
 def assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
     """The one target of an assignment, and its value; nothing for all else."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -225,3 +301,12 @@ def entries_of(
         place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
         found.append((key.value, value, place))
     return found
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - any value
+    """Made of what JSON has alone."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -19,6 +19,7 @@ from autotune.trainers.syntax.python_options import (
     arguments_of,
     asks_device,
     constants,
+    given,
     given_flags,
     is_bound,
     is_stored,
@@ -30,10 +31,17 @@ from autotune.trainers.syntax.python_options import (
 from autotune.trainers.syntax.python_settings import (
     LOADS,
     WRAPS,
+    Several,
     assigned,
     entries_of,
+    keys_of,
+    loaded_by,
     loaded_names,
+    module_names,
+    plain,
     root,
+    unique_at,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -87,14 +95,14 @@ class Values:
         """
         self._settings = settings
         nodes, others = list(ast.walk(tree)), list(beside)
-        functions, theirs = (
-            [n for n in each if isinstance(n, Function)] for each in (nodes, others)
-        )
+        functions = [node for node in nodes if isinstance(node, Function)]
+        theirs = [node for node in others if isinstance(node, Function)]
         self.split = split_over_processes(nodes)  # names of what one process has its share of
         main = {"__name__": ast.Constant("__main__")}  # it is started, and not imported
         own = {node.id for node in nodes if isinstance(node, ast.Name) and is_bound(node)}
         self._passed, handed = passed([*nodes, *others], [*functions, *theirs])
         imported = constants(others, theirs, set(), handed)
+        self._modules = dict.fromkeys(module_names(nodes), imported)
         self._constants = {
             **{name: value for name, value in imported.items() if name not in own},
             **main, **constants(nodes, functions, self.split, handed),
@@ -106,14 +114,16 @@ class Values:
         self.flags_tested: set[str] = set()  # those that decide which branch runs
         self._parameters = {**parameters(others, theirs), **parameters(nodes, functions)}
         self._taken = {arg.arg for function in functions for arg in arguments_of(function)}
-        self._loaded = loaded_names(nodes) if settings is not None else set()
+        apart = settings is None or isinstance(settings, Several)
+        self._loaded = set() if apart else loaded_names(nodes)
+        self._given = self._loaded | given([*nodes, *others], [*functions, *theirs], handed) - own
         self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
         self._apart: tuple[dict[str, ast.expr], dict[str, ast.expr]] = ({}, {})
         self._idle: set[ast.AST] = set()  # functions that nothing calls where it runs
         self._set_anew(tree, taking)
         self._idle = self._uncalled(tree)
-        if self._loaded:
+        if settings:
             self._rebound = {
                 node.slice.value
                 for node in self.reached(tree)
@@ -164,7 +174,7 @@ class Values:
         """Whether it is known, and its value."""
         before = set(self.defaults)
         try:
-            return True, _plain(self._worth(node, 0))
+            return True, plain(self._worth(node, 0))
         except (UnknownError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError):
             self.defaults = before
             return False, None
@@ -213,7 +223,7 @@ class Values:
         if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp):
             return self._several(node, deeper)
         if isinstance(node, ast.Subscript):
-            return self._entry(node.value, node.slice, deeper)
+            return self._elsewhere(node, lambda: self._entry(node.value, node.slice, deeper))
         if isinstance(node, ast.Call):
             return self._called(node, deeper)
         if isinstance(node, ast.IfExp):
@@ -238,11 +248,22 @@ class Values:
                  if k is not None and self._worth(k, depth) == wanted]  # fmt: skip
         return self._worth(found[-1], depth)
 
+    def _elsewhere(self, node: ast.expr, worth: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """What an entry is worth; of a part of the settings, what alone stands at such keys."""
+        try:
+            return worth()
+        except (UnknownError, LookupError, TypeError):
+            keys = keys_of(node, {**self._passed, **self._constants}, self._given)
+            known, value = unique_at(self._settings, keys)
+            if known and not set(keys) & self._rebound:
+                return value
+            raise UnknownError from None
+
     def _several(
         self, node: ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp, depth: int
     ) -> list[Any] | dict[Any, Any]:
         if isinstance(node, ast.ListComp):
-            return self._words(node, depth)
+            return words_of(node, lambda inner: self._worth(inner, depth))
         if not isinstance(node, ast.Dict):
             return [self._worth(each, depth) for each in node.elts]
         merged: dict[Any, Any] = {}
@@ -270,6 +291,8 @@ class Values:
         section = isinstance(node.value, ast.Attribute) and root(node) != "self"
         if owner == "torch":
             return node.attr
+        if node.attr in self._modules.get(getattr(node.value, "id", ""), {}):
+            return self._worth(self._modules[owner][node.attr], depth)
         settings = owner and (section or owner not in _NO_SETTINGS)  # `cfg.model.name` is one
         if settings and node.attr in self._flags:
             self.flags_read.add(node.attr)
@@ -288,21 +311,6 @@ class Values:
         self.defaults.add(node.attr)
         return self._worth(value, depth)
 
-    def _words(self, node: ast.ListComp, depth: int) -> list[str]:
-        """`[word.strip() for word in text.split(",")]`: the words of a text."""
-        loop = node.generators[0]
-        split, name = loop.iter, getattr(loop.target, "id", "")
-        plain = len(node.generators) == 1 and ast.unparse(node.elt) in {name, f"{name}.strip()"}
-        plain = plain and {ast.unparse(test) for test in loop.ifs} <= {name, f"{name}.strip()"}
-        if not (plain and isinstance(split, ast.Call) and isinstance(split.func, ast.Attribute)):
-            raise UnknownError
-        text = self._worth(split.func.value, depth)
-        known = split.func.attr == "split" and isinstance(text, str) and not split.keywords
-        if not known or len(split.args) > 1:
-            raise UnknownError
-        by = self._worth(split.args[0], depth) if split.args else None
-        return [word.strip() for word in text.split(by) if word.strip()]
-
     def _inside(self, node: ast.expr, depth: int) -> tuple[bool, dict[str, Any]]:
         """A mapping whose entries are taken as attributes: `cfg.training.lr`."""
         try:
@@ -320,18 +328,21 @@ class Values:
             self.defaults.add(str(self._worth(node.args[0], depth)))
             return self._worth(node.args[1], depth)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
-            mapping = self._worth(node.func.value, depth)
-            if not isinstance(mapping, dict):
-                raise UnknownError
-            key = self._key(node.args[0], depth)
-            if key not in mapping and len(node.args) > 1:
-                return self._worth(node.args[1], depth)
-            return mapping.get(key)
+            return self._elsewhere(node, lambda: self._got(node, depth))
         if str(getattr(node.func, "attr", getattr(node.func, "id", ""))) == "snapshot_download":
             named = {key.arg: key.value for key in node.keywords}  # of the hub's, or ModelScope's
             name = named.get("repo_id", named.get("model_id", node.args[0] if node.args else None))
             return self._worth(name, depth) if name is not None else self._loaded_by(node, depth)
         return self._loaded_by(node, depth)
+
+    def _got(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
+        mapping = self._worth(getattr(node.func, "value", node), depth)
+        if not isinstance(mapping, dict):
+            raise UnknownError
+        key = self._key(node.args[0], depth)
+        if key not in mapping and len(node.args) > 1:
+            return self._worth(node.args[1], depth)
+        return mapping.get(key)
 
     def _made(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
         """`int(...)`, `list(...)`, `max(1, ...)`, `dict(a=1)`, `text.lower()`."""
@@ -359,7 +370,7 @@ class Values:
             raise UnknownError
         called = ast.unparse(node.func)
         if LOADS.fullmatch(called):
-            return self._settings
+            return loaded_by(self._settings, node)
         held = [*node.args, *(each.value for each in node.keywords if each.arg is None)]
         if len(held) == 1 and len(held) == len(node.args) + len(node.keywords):
             known, inside = self._inside(held[0], depth)
@@ -387,11 +398,3 @@ class Values:
             if all(isinstance(side, int | float) and abs(side) < _LARGEST for side in sides):
                 return _SUMS[type(node.op)](*sides)
         raise UnknownError
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -490,3 +490,14 @@ def test_a_model_s_folder_of_another_machine_is_its_name_and_said_first(tmp_path
     found = job(tmp_path / "a.yml", text)
     assert (found.model.name, found.model.shape_of) == ("/mnt/models/Qwen2.5-7B", "Qwen/Qwen2.5-7B")
     assert "priced as Qwen/Qwen2.5-7B" in warnings(found).splitlines()[0]
+
+
+@pytest.mark.parametrize(("value", "asked"), [("0", True), ("1", None)])
+def test_a_script_that_leaves_cudnn_s_attention_on_is_priced_with_it(
+    tmp_path: Path, value: str, asked: bool | None
+) -> None:
+    """Source: torch 2.13 sdp_utils.cpp: only a true value asks cuDNN last."""
+    text = f'import os\nos.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "{value}"\n' + script()
+    found = job(tmp_path / "train.py", text)
+    assert found.software.cudnn_attention is asked
+    assert found.as_it_stands.software.cudnn_attention is (value == "0")

@@ -172,3 +172,19 @@ Trainer(model=model, args=settings).train()
     assert "--set train.epochs=" in str(refused.value.hint)
     found = load_jobs(run, asked(**{"train.epochs": "4"}))[0].job
     assert found.epochs == 4
+
+
+def test_the_refusal_names_what_the_script_lacks_as_well(tmp_path: Path) -> None:
+    """One more command is enough."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        SCRIPT.replace('from_pretrained("Qwen/Qwen2.5-0.5B")', "from_pretrained(ours.name)")
+    )
+    with pytest.raises(InputError, match="must be written out") as refused:
+        load_jobs(path, Overrides(("h100",)))
+    for flag in ("--model NAME", "--rows N", "--set method.rank=16"):
+        assert flag in str(refused.value.hint)
+    said = Overrides(
+        ("h100",), stated={"data.rows": 1000, "model": "Qwen2.5-0.5B"}, set_values=SAID
+    )
+    assert load_jobs(path, said)[0].job.method.rank == 8

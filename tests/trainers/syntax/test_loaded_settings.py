@@ -153,3 +153,110 @@ def test_an_entry_of_a_mapping_is_known_whatever_its_others_are_worth(tmp_path: 
     ))  # fmt: skip
     text = script(f'ours = {{{entries}, "half": torch.cuda.is_bf16_supported()}}', 'ours["{}"]')
     assert says(job(tmp_path, text)) == SAID
+
+
+TRAIN_YAML = """\
+training: {per_device_train_batch_size: 4, gradient_accumulation_steps: 2, num_train_epochs: 3}
+sft: {max_length: 768}
+"""
+LORA_YAML = "lora: {r: 16, target_modules: [q_proj]}\n"
+MODEL_YAML = f"model: {{name: {QWEN}}}\n"
+PARTS = """\
+import yaml
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+from trl import SFTConfig, SFTTrainer
+
+def load_yaml_config(path):
+    return yaml.safe_load(open(path))
+
+def prepare(model_config, lora_config):
+    low = lora_config["lora"]
+    model = AutoModelForCausalLM.from_pretrained(model_config["model"]["name"])
+    return get_peft_model(model, LoraConfig(r=low["r"], target_modules=["q_proj"]))
+
+def main(folder="config"):
+    model_config = load_yaml_config(f"{folder}/model.yaml")
+    lora_config = load_yaml_config(f"{folder}/lora.yaml")
+    train_config = load_yaml_config(f"{folder}/train.yaml")
+    part = train_config["training"]
+    args = SFTConfig(per_device_train_batch_size=part["per_device_train_batch_size"],
+                     gradient_accumulation_steps=part["gradient_accumulation_steps"],
+                     num_train_epochs=part["num_train_epochs"],
+                     max_length=train_config["sft"].get("max_length", 512))
+    SFTTrainer(model=prepare(model_config, lora_config), args=args).train()
+
+main()
+"""
+
+
+def parts(folder: Path, text: str = PARTS, **files: str) -> Job:
+    """The job of a script whose settings lie in several files beside it."""
+    for name, content in {
+        "model": MODEL_YAML,
+        "lora": LORA_YAML,
+        "train": TRAIN_YAML,
+        **files,
+    }.items():
+        (folder / f"{name}.yaml").write_text(content)
+    path = folder / "train.py"
+    path.write_text(text)
+    beside = tuple(str(folder / f"{name}.yaml") for name in ("model", "lora", "train"))
+    asked = Overrides(("h100",), stated={"data.rows": 1000}, beside=beside)
+    return load_jobs(path, asked)[0].job
+
+
+def test_settings_of_several_files_are_read_each_from_its_own(tmp_path: Path) -> None:
+    found = parts(tmp_path)
+    assert (found.model.name, found.method.rank, found.max_length) == (QWEN, 16, 768)
+    assert (today(found).micro_batch_size, found.epochs, found.global_batch_size) == (4, 3, 8)
+
+
+# The settings are handed over by a file that is not here.
+GIVEN = PARTS.partition("def main")[0]
+GIVEN += """\
+def run(part, config, model_config, lora_config):
+    args = SFTConfig(per_device_train_batch_size=part["per_device_train_batch_size"],
+                     gradient_accumulation_steps=part["gradient_accumulation_steps"],
+                     num_train_epochs=part["num_train_epochs"],
+                     max_length=config.get("max_length", 512))
+    SFTTrainer(model=prepare(model_config, lora_config), args=args).train()
+"""
+
+
+def test_what_a_function_is_given_is_read_by_its_keys(tmp_path: Path) -> None:
+    found = parts(tmp_path, GIVEN)
+    assert (found.method.rank, found.max_length) == (16, 768)
+    assert (today(found).micro_batch_size, found.epochs) == (4, 3)
+
+
+def test_a_key_that_two_places_have_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="num_train_epochs must be written out"):
+        parts(tmp_path, GIVEN, lora=f"{LORA_YAML}warm: {{num_train_epochs: 1}}\n")
+
+
+def test_a_default_stands_for_no_key_of_a_mapping_that_is_unknown(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="max_length must be written out"):
+        parts(tmp_path, GIVEN, train=TRAIN_YAML.replace("sft: {max_length: 768}\n", ""))
+
+
+def test_what_a_call_makes_of_the_settings_is_not_what_they_say(tmp_path: Path) -> None:
+    text = PARTS.replace('part = train_config["training"]', "part = merged(train_config)")
+    with pytest.raises(InputError, match=r"per_device_train_batch_size.* must be written out"):
+        parts(tmp_path, text)
+
+
+def test_constants_of_an_own_module_are_read_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text(f'name = "{QWEN}"\nrows = 4\npasses = 3\nlength = 640\n')
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import settings as s\nfrom transformers import AutoModelForCausalLM\n"
+        "from trl import SFTConfig, SFTTrainer\n"
+        "model = AutoModelForCausalLM.from_pretrained(s.name)\n"
+        "args = SFTConfig(per_device_train_batch_size=s.rows, num_train_epochs=s.passes,\n"
+        "                 max_length=s.length)\n"
+        "SFTTrainer(model=model, args=args).train()\n"
+    )
+    found = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
+    assert (found.model.name, found.max_length) == (QWEN, 640)
+    assert (today(found).micro_batch_size, found.epochs) == (4, 3)
