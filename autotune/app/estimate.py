@@ -271,7 +271,8 @@ def with_unsaid(job: Job, config: Config) -> Job:
     assumed = {item.key for item in job.assumed}
     loads = [BASE] if BASE in assumed and loads_by_itself(job) else []
     if job.origin is not None:
-        runs = [SOFTWARE] if follows_release(job) and not job.stated_releases else []
+        follows = follows_release(job) or job.origin.silent
+        runs = [SOFTWARE] if follows and not job.stated_releases else []
         return replace(job, unsaid=(*loads, *runs) if job.origin.trainer in SCRIPTS else ())
     if job.today is not None:
         return job

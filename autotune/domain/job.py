@@ -228,6 +228,8 @@ class Origin:
     # the base that it loads without saying so ("32bit"); empty: it says, or nobody knows
     base: str = field(default="", metadata=LATER)
     by_name: bool = field(default=False, metadata=LATER)  # TRL loads the model, not the script
+    # a script that loads the weights without a word of their dtype, under a release nobody states
+    silent: bool = field(default=False, metadata=LATER)
     # by package the newest release that does not take all of its arguments yet
     lacking: dict[str, str] = field(default_factory=dict, metadata=LATER)
 

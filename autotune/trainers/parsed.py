@@ -73,7 +73,7 @@ class Parsed:
     by_name: bool = False  # a script hands TRL the model's name, and TRL loads it
     upcasts: bool = False  # its trainer makes fp32 of every weight that is trained
     loads: bool = False  # the trainer's own words alone, model and all: it loads the weights
-    silent: bool = False  # a script that is started loads them without a word of their dtype
+    silent: bool = False  # a script loads them without a word of their dtype: a release decides
     before: Version | None = None  # the last transformers that takes each argument it states
     # by package the newest release read that does not take each argument it states yet
     lacking: dict[str, str] = field(default_factory=dict)

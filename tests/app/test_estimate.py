@@ -198,6 +198,40 @@ def test_a_release_without_the_models_class_is_a_warning(tmp_path: Path) -> None
     assert not any("cannot load" in text for text in new.warnings)
 
 
+SILENT = """\
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2-7B"{dtype})
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=1, bf16=True)
+Trainer(model=model, args=args, train_dataset=rows).train()
+"""
+
+
+def test_weights_that_a_script_gives_no_dtype_are_of_the_release_that_loads_them(
+    tmp_path: Path,
+) -> None:
+    """Before transformers 5 in fp32: 28 GiB of a 7B, where its file alone takes 14."""
+    own = tmp_path / "train.py"
+    asked = {"data.rows": "9", "method.kind": "lora", "data.max_length": "512"}
+    told = "train.py gives the weights no dtype: transformers before 5 loads fp32, 14.2 GiB more"
+
+    def job(dtype: str = "", **software: str) -> Job:
+        own.write_text(SILENT.format(dtype=dtype))
+        return load_job(own, gpus=["rtx-4090"], set_values=asked | software)
+
+    found, old = estimate(job()), estimate(job(software="2025-08"))
+    by_release = {each.value: each for each in found.fits_if if each.fact == "software"}
+    assert by_release["default"].fits_probability >= 0.9 > found.row.fits_probability
+    assert by_release["2025-08"].required_bytes == pytest.approx(old.row.memory_bytes.total)
+    assert old.row.memory_bytes.weights > 1.9 * found.row.memory_bytes.weights
+    assert not estimate(job(", torch_dtype=torch.bfloat16")).fits_if
+    assert not estimate(job(software="default")).fits_if
+
+    assert sum(text.startswith(told) for text in autotune.tune(job()).warnings) == 1
+    for each in (job(", dtype=torch.bfloat16"), job(software="default")):
+        assert not any("no dtype" in text for text in autotune.tune(each).warnings)
+
+
 LOCKED = "lock: {micro_batch_size: 8, activation_checkpointing: full}"
 
 

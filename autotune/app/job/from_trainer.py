@@ -112,6 +112,7 @@ def completed(
         **({"evaluation_rows": parsed.evaluation_rows} if parsed.evaluation_rows else {}),
         **({"base": base} if base else {}),
         **({"by_name": True} if parsed.by_name else {}),
+        **({"silent": True} if parsed.silent and not parsed.by_name else {}),
         **({"lacking": lacking} if (lacking := _lacking(parsed, origin)) else {}),
         "text": origin.text, "knobs": dict(parsed.knobs), "devices": parsed.devices,
         "notes": [[note.key, note.value, note.why] for note in parsed.notes],

@@ -7,6 +7,7 @@ software and model.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
@@ -145,6 +146,16 @@ def method_of(
 def method_notes(job: Job) -> tuple[str, ...]:
     """What the method and the releases make of the model, and its user should know."""
     return (*_class_note(job), *_unquantised_note(job), *_variant_note(job), *_saved_note(job))
+
+
+def silent_note(job: Job) -> tuple[str, ...]:
+    """That a script leaves the dtype of its weights to the release, which nobody states."""
+    if job.origin is None or not job.origin.silent or job.stated_releases:
+        return ()
+    more = format_bytes(2.0 * sizes(job.model).total)
+    name = Path(job.origin.path).name or "the script"
+    told = f"{name} gives the weights no dtype: transformers before 5 loads fp32, {more} more"
+    return (Decisive(f"{told}. State the dtype there"),)
 
 
 def _class_note(job: Job) -> tuple[str, ...]:

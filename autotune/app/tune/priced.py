@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.price_notes import price_notes
-from autotune.app.job.method import method_notes
+from autotune.app.job.method import method_notes, silent_note
 from autotune.app.runs import folder as runs
 from autotune.app.whatif.levers import last_resort
 from autotune.domain.errors import unknown
@@ -118,6 +118,7 @@ def price(
         *pricing.warnings,
         *price_notes(job),
         *method_notes(job),
+        *silent_note(job),
     ]
     if space_name is not None:
         notes += [

@@ -295,10 +295,11 @@ def _versions(job: Job, columns: Columns) -> Iterator[OtherJob]:
     """The catalogue's dated profiles, with the job's trainer, its code and its kernels.
 
     Left out are releases without the model's class, or older than the arguments of the file. Before
-    transformers 5 a script of TRL's that does not say loads fp32, which DeepSpeed casts.
+    transformers 5 a script that does not say loads fp32, which DeepSpeed casts.
     """
     own, ours = job.software, job.origin is None
     silent = follows_release(job) and BASE in job.unsaid
+    silent |= job.origin is not None and job.origin.silent
     cast = bool(columns.equals(SHARDING, *ZERO_STAGE).any())
     for older, each in enumerate(load_software().values()):
         if not _runs_under(each, job):
@@ -331,16 +332,17 @@ def follows_release(job: Job) -> bool:
 
 def as_released(job: Job, columns: Columns) -> Columns:
     """The knobs of a script as the job's release of TRL, and of the Trainer below, leaves them."""
-    own = job.software
-    if job.origin is None or not follows_release(job) or own.trl is None:
+    own, origin = job.software, job.origin
+    if origin is None or not (origin.silent or (follows_release(job) and own.trl is not None)):
         return columns
     left: dict[str, KnobValue] = {"optimizer": own.usual_optimizer}
-    if own.trl < TRL_RECOMPUTES_FROM:
+    trl = own.trl if follows_release(job) else None
+    if trl is not None and trl < TRL_RECOMPUTES_FROM:
         left["activation_checkpointing"] = "none"
-    if own.trl < TRL_MIXED_FROM and job.method.base == "32bit":
+    if (trl is None or trl < TRL_MIXED_FROM) and job.method.base == "32bit":
         left["precision"] = "fp32"
     for knob, value in left.items():
-        columns = columns if knob in job.origin.knobs else columns.holding(knob, value)
+        columns = columns if knob in origin.knobs else columns.holding(knob, value)
     return columns
 
 

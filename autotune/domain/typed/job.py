@@ -296,6 +296,7 @@ class OriginSection(Section):
     evaluation_rows: Annotated[int, whole(0, MAX_ROWS)] = 0  # of a batch that it does not size
     base: Literal["", "32bit"] = ""  # that it loads without saying so
     by_name: bool = False  # TRL loads the model
+    silent: bool = False  # its script gives the weights no dtype
     lacking: dict[Text, Text] = Field(default_factory=dict)  # releases that are too old for it
 
     def as_read(self, software: str | dict[str, str | None]) -> Origin:
@@ -307,7 +308,7 @@ class OriginSection(Section):
             self.typed_in, self.objective,
             tuple(Uncounted(*each) for each in self.uncounted if each[0] not in stated),
             self.launch, self.kept, self.told, self.flags, self.evaluation_rows, self.base,
-            self.by_name, dict(self.lacking),
+            self.by_name, self.silent, dict(self.lacking),
         )  # fmt: skip
 
     def assumed(self) -> list[Assumption]:

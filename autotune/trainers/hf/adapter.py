@@ -209,9 +209,10 @@ def fill_base(
     # Gradients of fp16 weights cannot be unscaled: such a script runs where they are loaded wide.
     only = method.get("kind") == "full" and parsed.knobs.get("precision") == "fp16"
     wide = silent and (old or only)
-    if known or not (parsed.by_name or (parsed.loads and own) or wide):
-        return ""
-    if stored_by_name(str(parsed.values["model"])) or parsed.meaning.get("sharding") in ZERO_STAGE:
+    cast = parsed.meaning.get("sharding") in ZERO_STAGE
+    stored = stored_by_name(str(parsed.values.get("model")))
+    parsed.silent = bool(silent) and release is None and not (known or wide or cast or stored)
+    if known or cast or stored or not (parsed.by_name or (parsed.loads and own) or wide):
         return ""
     parsed.part("method", base="32bit")
     why = "dtype is not in the file; TRL's own default is float32, and bfloat16 would halve it"
