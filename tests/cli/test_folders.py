@@ -88,6 +88,12 @@ def test_a_run_folder_stands_for_its_job_and_with_resume_for_the_run_itself(
     trials = (here / "out" / "one" / "trials.jsonl").read_text().splitlines()
     assert f"{len(trials)} finished trials were taken over" in " ".join(answer["warnings"])
     assert [path.name for path in (here / "out").iterdir()] == ["one"]
+    again = typed("tune", "--run", "out/one", "--resume", *made)
+    assert again.returncode == 0, again.stderr
+    assert (
+        json.loads((here / "out" / "one" / "recommendation.json").read_text())["job"]
+        == (answer["job"])
+    )
     anew = typed("tune", "out/one", "--run", "out/two", *made)
     assert anew.returncode == 0, anew.stderr
     assert typed("estimate", "out/one", "--format", "json").returncode == 0

@@ -53,6 +53,21 @@ def job_in(folder: Path) -> Job:
     return load_job(folder / "autotune.yaml")
 
 
+def test_the_model_that_the_trainers_file_trains_comes_before_one_that_lies_there(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "project"
+    model_in(folder / "other")
+    (folder / "train.jsonl").write_text(ROWS)
+    text = "base_model: %s\nadapter: lora\nlora_r: 8\nlora_alpha: 16\nmicro_batch_size: 1\n"
+    (folder / "axolotl.yml").write_text(text % "Qwen/Qwen2.5-0.5B")
+    out = said(capsys, "project")
+    assert "other" not in out
+    assert job_in(folder).model.name == "Qwen/Qwen2.5-0.5B"
+    (folder / "axolotl.yml").write_text(text % "nobody/knows-this")
+    assert "other" in said(capsys, "project", "--out", "second.yaml")
+
+
 def test_the_tiny_model_and_its_rows_become_a_job_that_tune_answers(
     tmp_path: Path, capsys: Capture
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.count import count_dataset
@@ -293,13 +294,25 @@ def init_job(
     target = whole(out) if out is not None else place / NAME
     _refuse_existing(target)
     progress(f"looking into {folder}")
-    found = look_into(place)
+    found = _as_trained(look_into(place), place)
     chosen = _model(found, model, place)
     rows = _rows(found, data, chosen, progress)
     progress("looking for a GPU")
     text = job_text(found, model, chosen, rows, devices.gpus(), target.parent)
     _write(target, text)
     return _told(target, found, chosen, rows)
+
+
+def _as_trained(found: Folder, place: Path) -> Folder:
+    """Without a folder's model where the trainer's file names one that is known: it trains that."""
+    named = found.trainer.made.values.get("model") if found.trainer else None
+    if found.model is None or not isinstance(named, str):
+        return found
+    try:
+        find_model(named, place)
+    except InputError:
+        return found
+    return replace(found, model=None)
 
 
 def _refuse_existing(target: Path) -> None:

@@ -222,6 +222,8 @@ def saved_edit(method: Method) -> QuestionEdit:
 def length_edit(job: Job, length: int) -> QuestionEdit:
     """Rows cut to fewer tokens."""
     label = f"max_length {length:,}, not {job.max_length:,}"
+    if job.lengths.known:
+        label = f"max_length {length:,} (cuts {_share_cut(job.lengths, length)} of rows)"
     return _contract(
         "data.max_length", str(length), lambda job: shorter(job, length), label,
         _cut(job.lengths, length),
@@ -263,8 +265,13 @@ def _cut(lengths: Lengths, length: int) -> str:
     """How many rows a shorter length would truncate."""
     if not lengths.known:
         return "counts every row at the full length, so the gain is an upper bound"
-    longer = sum(value > length for value in lengths.quantiles) / len(lengths.quantiles)
-    return f"truncates {100 * longer:.0f} % of the rows"
+    return f"truncates {_share_cut(lengths, length)} of the rows"
+
+
+def _share_cut(lengths: Lengths, length: int) -> str:
+    """How many rows are longer: "7 %"."""
+    longer = 100.0 * sum(value > length for value in lengths.quantiles) / len(lengths.quantiles)
+    return f"{longer:.0f} %" if longer >= 1.0 else "<1 %"
 
 
 def shorter(job: Job, max_length: int) -> Job:

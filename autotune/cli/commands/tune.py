@@ -159,6 +159,8 @@ def tune(
     For example: autotune tune job.yaml, or in one line:
     autotune tune --model Qwen/Qwen2.5-7B --rows 20k --gpu h100,2xl40s,p4d.24xlarge
     """
+    if resume and source.job is None and source.from_args is None and not line.stated:
+        source = replace(source, job=run)  # its folder holds what was asked
     recorded = _gone_on(source, run) if resume else None
     if recorded is not None:
         run, space, probe_on = source.job, space or recorded.space, probe_on or recorded.probed_on

@@ -104,10 +104,12 @@ def _basis(payload: Mapping[str, Any]) -> list[Block]:
     """What the figures rest on, where not every row was counted by a tokenizer."""
     found: list[Block] = []
     if payload["basis"] == "estimated":
+        named = payload["tokenizer"] != "estimate"  # of a model, whose tokenizer is not to be had
+        counts = "--tokenizer FILE" if named else "--model NAME or --tokenizer FILE"
         found.append(
             Paragraph(
                 f"No tokenizer counted them: {payload['reason']}. Characters were counted by "
-                f"script ({payload['tokenizer']}). --model NAME or --tokenizer FILE counts tokens.",
+                f"script ({payload['tokenizer']}). {counts} counts tokens.",
                 "warn",
             )
         )
