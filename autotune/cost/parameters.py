@@ -29,6 +29,7 @@ ATTENTION = "attention"
 EMBEDDING_OF = {
     "bloom": "word_embeddings", "falcon": "word_embeddings", "chatglm": "word_embeddings",
     "gpt2": "wte", "gpt_bigcode": "wte", "mpt": "wte", "qwen": "wte", "gpt_neox": "embed_in",
+    "nemotron_h": "embeddings",
 }  # fmt: skip
 HEADS_OF = {"gpt_neox": ("lm_head", "embed_out"), "chatglm": ("output_layer",)}
 EMBEDDINGS = frozenset({"embed_tokens", *EMBEDDING_OF.values()})

@@ -326,6 +326,11 @@ class Model:
         return bool(self.kinds) or self.latent is not None
 
     @property
+    def blocks(self) -> int:
+        """What one layer adds to the residual stream: what mixes tokens, and its MLP; or one."""
+        return len({linear.part in MIXING for linear in self.linears})
+
+    @property
     def is_moe(self) -> bool:
         """Whether tokens are routed to experts."""
         return self.num_experts > 0

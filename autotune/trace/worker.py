@@ -46,12 +46,15 @@ def layer_period(model: dict[str, Any]) -> int:
 def layers_before(model: dict[str, Any]) -> int:
     """Layers before the pattern begins: the dense ones of a mixture, which do not grow with depth.
 
-    Source: transformers 5.23, the decoder layers of glm4_moe, deepseek_v2, ernie4_5_moe and
-    glm4_moe_lite.
+    Source: transformers 5.23, the decoder layers of glm4_moe, deepseek_v2, ernie4_5_moe,
+    glm4_moe_lite and lfm2_moe.
     """
     types = model.get("mlp_layer_types") or []
     listed = next((i for i, kind in enumerate(types) if kind == "sparse"), 0)
-    named = (model.get(key) or 0 for key in ("first_k_dense_replace", "moe_layer_start_index"))
+    named = (
+        model.get(key) or 0
+        for key in ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
+    )
     return max(listed, *named)
 
 

@@ -62,6 +62,12 @@ _LLAMA = Family(
 )
 _LAYERNORM: dict[str, Any] = {"norm": "layernorm", "norm_bias": True}
 _PLAIN: dict[str, Any] = {"mlp_kind": "plain", "activation": "gelu"}
+_SQUARED: dict[str, Any] = {
+    "mlp": ("up_proj", "down_proj"),
+    "mlp_kind": "plain",
+    "mlp_bias": "mlp_bias=False",
+    "activation": "relu2",
+}
 _NEOX: dict[str, Any] = {
     "qkv": ("query_key_value",),
     "attention_out": "dense",
@@ -101,6 +107,16 @@ _GEMMA_4_SIZES = {
     "max_position_embeddings": 131072,
 }
 
+_LFM2: dict[str, Any] = {
+    "attention_out": "out_proj",
+    "mlp": ("w1", "w3", "w2"),
+    "qk_norm": "per_head",
+    "tied": True,
+    "defaults": {"vocab_size": 65536, "max_position_embeddings": 128000},
+}
+_NEMOTRON_SIZES = {
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504, "vocab_size": 131072,
+}  # fmt: skip
 _QWEN3_NEXT: dict[str, Any] = {
     **_ATTENTION_BIAS,
     "qk_norm": "per_head",
@@ -134,14 +150,8 @@ FAMILIES: dict[str, Family] = {
         defaults={"intermediate_size": 512},  # of no layer: all of them route
     ),
     "qwen3_next": Family("Qwen3NextForCausalLM", mlp=FUSED_GATED, **_QWEN3_NEXT),
-    "lfm2": Family(
-        "Lfm2ForCausalLM",
-        attention_out="out_proj",
-        mlp=("w1", "w3", "w2"),
-        qk_norm="per_head",
-        tied=True,
-        defaults={"vocab_size": 65536, "max_position_embeddings": 128000},
-    ),
+    "lfm2": Family("Lfm2ForCausalLM", **_LFM2),
+    "lfm2_moe": Family("Lfm2MoeForCausalLM", **_LFM2),
     "mimo": Family("MiMoForCausalLM", qkv_bias="attention_bias=True", remote=True),
     "smollm3": Family(
         "SmolLM3ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False", tied=True
@@ -188,14 +198,7 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family("Olmo2ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
     "olmo3": Family("Olmo3ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
     "exaone4": Family("Exaone4ForCausalLM", qk_norm="per_head"),
-    "arcee": Family(
-        "ArceeForCausalLM",
-        mlp=("up_proj", "down_proj"),
-        mlp_kind="plain",
-        **_ATTENTION_BIAS,
-        mlp_bias="mlp_bias=False",
-        activation="relu2",
-    ),
+    "arcee": Family("ArceeForCausalLM", **_ATTENTION_BIAS, **_SQUARED),
     "stablelm": Family(
         "StableLmForCausalLM",
         qkv_bias="use_qkv_bias=False",
@@ -222,15 +225,7 @@ FAMILIES: dict[str, Family] = {
         parallel=True,
         tied=True,
     ),
-    "nemotron": Family(
-        "NemotronForCausalLM",
-        mlp=("up_proj", "down_proj"),
-        mlp_kind="plain",
-        **_ATTENTION_BIAS,
-        mlp_bias="mlp_bias=False",
-        **_LAYERNORM,
-        activation="relu2",
-    ),
+    "nemotron": Family("NemotronForCausalLM", **_ATTENTION_BIAS, **_SQUARED, **_LAYERNORM),
     "starcoder2": Family(
         "Starcoder2ForCausalLM",
         mlp=("c_fc", "c_proj"),
@@ -341,6 +336,13 @@ FAMILIES: dict[str, Family] = {
         mlp=("input_linear", "output_linear"),
         **_ATTENTION_BIAS,
         position="none",
+    ),
+    "nemotron_h": Family(
+        "NemotronHForCausalLM",
+        **_SQUARED,
+        norms_per_layer=1,
+        position="none",
+        defaults=_NEMOTRON_SIZES,
     ),
     "falcon_h1": Family("FalconH1ForCausalLM", **_ATTENTION_BIAS, mlp_bias="mlp_bias=False"),
     "olmoe": Family("OlmoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="full"),

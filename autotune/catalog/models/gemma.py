@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models.config_values import Experts, as_size
+from autotune.catalog.models.config_values import as_size
+from autotune.catalog.models.experts import Experts
 from autotune.domain.errors import InputError
 from autotune.domain.model import Layer, Linear
 from autotune.frozen import dataclass

@@ -17,24 +17,31 @@ from autotune.catalog.models.config_values import (
     Sizes,
     as_flag,
     as_size,
+    read_sizes,
+)
+from autotune.catalog.models.experts import (
+    DENSE,
+    EXPERTS,
     dense_layer_mlp,
     expert_linears,
     read_experts,
-    read_sizes,
 )
 from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
 from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.catalog.models.mixers import (
     DELTA_NETS,
     FULL,
+    LINEAR,
     MAMBA,
     MIXING,
     hybrid,
     latent_linears,
     layer_types,
     mixer_linears,
+    parts_of,
     read_latent,
     read_mixer,
+    stated_layers,
 )
 from autotune.catalog.models.towers import beside_params, text_part
 from autotune.domain.errors import InputError
@@ -67,8 +74,10 @@ _FOREIGN = {
     "block_configs": "layers of different shapes",
     "global_head_dim": "layers of different shapes",
     "hidden_size_per_layer_input": "embeddings inside every layer",
+    "moe_latent_size": "experts that read a narrow copy of the stream",
     "moe_every_n_layers": "an unknown arrangement of experts",
 }
+_NEMOTRON_KEYS = {"hybrid_override_pattern", "mamba_num_heads", "ssm_state_size"}
 _ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 _ENCODERS = {
     "albert", "bert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet",
@@ -116,6 +125,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     text = text_part(config)
     family_name, family, source = _family(text, name, source)
     _refuse_foreign(text, name, family_name)
+    text = stated_layers(text, name) if family_name == "nemotron_h" else text
     sizes = read_sizes(text, family, family_name, name)
     beside = beside_params(config, sizes.hidden) if text is not config else 0
     if text is not config:
@@ -137,13 +147,11 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     if mixer is not None and family_name != "falcon_h1":  # its class states them itself
         text = {**text, "layer_types": list(types)}
     if mixer is not None and set(types) != {FULL}:
-        mlp = linears[len(attention) :]
-        mixing = mixer_linears(mixer, text, sizes.hidden, family_name)
-        kinds = hybrid(types, mixer, sizes, (attention, mixing, mlp), layout.qk_norm)
-        if experts:
-            count, each = experts.count, experts.per_token
-            kinds = tuple(replace(x, num_experts=count, experts_per_token=each) for x in kinds)
-        linears = ()
+        own = {FULL: attention, LINEAR: mixer_linears(mixer, text, sizes.hidden, family_name)}
+        own |= {DENSE: dense, EXPERTS: linears[len(attention) :], "": ()}
+        parts = parts_of(types, family_name, experts)
+        kinds = hybrid(parts, mixer, sizes, own, experts, layout.qk_norm)
+        linears, num_dense = (), 0
     model = Model(
         name=name,
         family=family_name,
@@ -192,8 +200,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         stored_as=stored_as(config) or stored_as(text),
     )
     if family_name in GEMMA_4:
-        own = gemma_fields({**text, "model_type": family_name}, sizes, name)
-        return replace(model, **own)
+        changed = gemma_fields({**text, "model_type": family_name}, sizes, name)
+        return replace(model, **changed)
     return model
 
 
@@ -257,6 +265,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
     own = {"linear_num_key_heads"} if kind in DELTA_NETS else set()
     own |= {"kv_lora_rank"} if kind in LATENT else set()
     own |= {"mamba_n_heads", "mamba_d_state"} if kind in MAMBA else set()
+    own |= _NEMOTRON_KEYS if kind == "nemotron_h" else set()
     stated = (key for key in _FOREIGN if text.get(key) not in (None, 0, [], {}))
     found = [_FOREIGN[key] for key in stated if key not in own]
     if kind in GEMMA_4:
@@ -265,6 +274,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
     if isinstance(layers, list):
         known = _ATTENTION_LAYERS | ({MIXING[kind]} if kind in MIXING else set())
         known = known | ({"mamba"} if kind in MAMBA else set())
+        known = known | ({"mlp", "moe"} if kind == "nemotron_h" else set())
         strange = sorted({str(item) for item in layers} - known)
         if strange:
             found.append(f"layers of kind {', '.join(strange)}")
@@ -355,7 +365,13 @@ def _tied(config: Mapping[str, Any], text: Mapping[str, Any], family: Family) ->
 
 
 def _activation(text: Mapping[str, Any], family: Family) -> str:
-    for key in ("hidden_act", "hidden_activation", "activation_function", "activation"):
+    for key in (
+        "hidden_act",
+        "hidden_activation",
+        "activation_function",
+        "activation",
+        "mlp_hidden_act",
+    ):
         if isinstance(text.get(key), str):
             return str(text[key])
     return family.activation

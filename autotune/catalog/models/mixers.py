@@ -1,7 +1,7 @@
 """What mixes tokens otherwise than by keys of all heads: latent attention, nets, states.
 
 Source: modelling code of transformers 5.23 (deepseek_v2, qwen3_next, qwen3_5, lfm2,
-granitemoehybrid, falcon_h1).
+granitemoehybrid, falcon_h1, nemotron_h).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.config_values import LATENT, as_flag, as_size
+from autotune.catalog.models.experts import DENSE, EXPERTS
 from autotune.domain.errors import InputError
 from autotune.domain.model import DeltaNet, Latent, Layer, Linear, Mamba2, ShortConv
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autotune.catalog.models.config_values import Sizes
+    from autotune.catalog.models.experts import Experts
     from autotune.domain.model import Mixer, QkNorm
 
 
@@ -50,15 +52,20 @@ def latent_linears(text: Mapping[str, Any], sizes: Sizes, latent: Latent) -> tup
 
 
 FULL, LINEAR, CONV, BOTH = "full_attention", "linear_attention", "conv", "hybrid"
+_LISTS = ("layer_types", "layers_block_type")
 _NOW_CALLED = {"attention": FULL, "mamba": LINEAR}  # in configs of before transformers 5
 DELTA_NETS = {
     "qwen3_5_text",
     "qwen3_5_moe_text",
     "qwen3_next",
 }  # families with gated delta nets between their attention layers
-MAMBA = {"granitemoehybrid": LINEAR, "falcon_h1": BOTH}
+MAMBA = {"granitemoehybrid": LINEAR, "falcon_h1": BOTH, "nemotron_h": LINEAR}
 # A family's word for the layers that do not attend, or not alone.
-MIXING = {**dict.fromkeys(DELTA_NETS, LINEAR), "lfm2": CONV, **MAMBA}
+CONVOLUTIONS = ("lfm2", "lfm2_moe")
+MIXING = {**dict.fromkeys(DELTA_NETS, LINEAR), **dict.fromkeys(CONVOLUTIONS, CONV), **MAMBA}
+# Nemotron-H's layers do one thing each: they mix tokens, or are an MLP or experts alone.
+_ALONE = {"mlp": DENSE, "moe": EXPERTS}
+_LETTERS = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 _DELTA_NET = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
     "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
@@ -69,13 +76,19 @@ _MAMBA = {
     "mamba_n_heads": 128, "mamba_d_state": 256, "mamba_n_groups": 1, "mamba_d_conv": 4,
     "mamba_chunk_size": 256, "mamba_expand": 2,
 }  # fmt: skip
+_NEMOTRON = {
+    "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+    "conv_kernel": 4, "chunk_size": 128,
+}  # fmt: skip
 
 
 def read_mixer(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -> Mixer | None:
     """What mixes tokens between a family's attention layers; None: nothing. Raises InputError."""
-    if kind == "lfm2":
+    if kind in CONVOLUTIONS:
         kernel = as_size({"conv_L_cache": 3, **config}, ("conv_L_cache",), name)
         return ShortConv(sizes.hidden, kernel, as_flag(config, "conv_bias=False"))
+    if kind == "nemotron_h":
+        return _read_nemotron(config, name)
     if kind in MAMBA:
         return _read_mamba(config, kind, sizes, name)
     return _read_delta_net(config, name) if kind in DELTA_NETS else None
@@ -96,6 +109,39 @@ def _read_mamba(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -
     bias = as_flag(config, "mamba_conv_bias=True")
     normed = as_flag(config, "mamba_rms_norm=False") if own else True
     return Mamba2(heads, width // heads, state, groups, kernel, chunk, bias, normed)
+
+
+def _read_nemotron(config: Mapping[str, Any], name: str) -> Mamba2:
+    """The same of Nemotron-H, whose heads state their width.
+
+    Source: transformers 5.23 configuration_nemotron_h.py, with the keys of before it was there.
+    """
+    filled = {**_NEMOTRON, **{k: v for k, v in config.items() if v is not None}}
+    heads, dim, state, groups, kernel, chunk = (as_size(filled, (k,), name) for k in _NEMOTRON)
+    if heads % groups:
+        msg = f"{name}: {heads} Mamba heads do not share {groups} groups evenly"
+        raise InputError(msg, "check mamba_num_heads and n_groups in the config.json")
+    return Mamba2(heads, dim, state, groups, kernel, chunk, as_flag(config, "use_conv_bias=True"))
+
+
+def stated_layers(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A Nemotron-H config with its layers as a list, and their number by it.
+
+    Source: transformers 5.23 configuration_nemotron_h.py, which reads the pattern of letters where
+    a config has one, and ignores num_hidden_layers.
+    """
+    pattern = config.get("hybrid_override_pattern")
+    listed = config.get("layer_types") or config.get("layers_block_type")
+    if pattern is not None:
+        known = isinstance(pattern, str) and not set(pattern) - set(_LETTERS)
+        listed = [_LETTERS[letter] for letter in pattern] if known else None
+    if not isinstance(listed, list) or not listed:
+        letters = ", ".join(_LETTERS)
+        msg = f"hybrid_override_pattern of {name} must be a text of {letters}, one for each layer"
+        raise InputError(msg, "check the config.json, or list layers_block_type")
+    plain = {k: v for k, v in config.items() if k not in {"hybrid_override_pattern", *_LISTS}}
+    layers = [_NOW_CALLED.get(str(each), str(each)) for each in listed]
+    return {**plain, "layer_types": layers, "num_hidden_layers": len(layers)}
 
 
 def _read_delta_net(config: Mapping[str, Any], name: str) -> DeltaNet:
@@ -130,8 +176,10 @@ def layer_types(config: Mapping[str, Any], kind: str, layers: int, name: str) ->
         key = "full_attention_interval"
         every = as_size(config, (key,), name) if key in config else 4
         return tuple(LINEAR if (i + 1) % every else FULL for i in range(layers))
-    if not isinstance(listed, list) or len(listed) != layers or set(listed) - {FULL, other}:
-        msg = f"layer_types of {name} must name {FULL} or {other} for each of {layers} layers"
+    known = {FULL, other, *(_ALONE if kind == "nemotron_h" else ())}
+    if not isinstance(listed, list) or len(listed) != layers or set(listed) - known:
+        words = " or ".join(sorted(known))
+        msg = f"layer_types of {name} must name {words} for each of {layers} layers"
         raise InputError(msg, "check the config.json")
     return tuple(listed)
 
@@ -142,7 +190,8 @@ def mixer_linears(
     """The projections of what mixes tokens.
 
     Source: transformers 5.23 modeling_qwen3_5.py; modeling_qwen3_next.py, which has them fused;
-    modeling_lfm2.py, modeling_granitemoehybrid.py and modeling_falcon_h1.py. PEFT 0.21 refuses
+    modeling_lfm2.py, modeling_granitemoehybrid.py, modeling_falcon_h1.py and
+    modeling_nemotron_h.py. PEFT 0.21 refuses
     out_proj beside Mamba layers by the type of the model (tuners_utils.py,
     _check_lora_target_modules_mamba), Granite's not.
     """
@@ -151,10 +200,11 @@ def mixer_linears(
         ins = project("in_proj", hidden, 3 * hidden, net.bias)
         return ins, project("out_proj", hidden, hidden, net.bias)
     if isinstance(net, Mamba2):
-        bias = as_flag(config, "mamba_proj_bias=False")
+        key = "use_bias" if kind == "nemotron_h" else "mamba_proj_bias"
+        bias = as_flag(config, f"{key}=False")
         last = as_flag(config, "projectors_bias=False") if kind == "falcon_h1" else bias
         made = net.width + net.convolved + net.heads
-        out = project("out_proj", net.width, hidden, last, adaptable=kind != "falcon_h1")
+        out = project("out_proj", net.width, hidden, last, adaptable=kind == "granitemoehybrid")
         return project("in_proj", hidden, made, bias), out
     out = project("out_proj", net.values, hidden)
     if kind == "qwen3_next":
@@ -172,27 +222,41 @@ def mixer_linears(
     )
 
 
+def parts_of(types: Sequence[str], kind: str, experts: Experts | None) -> list[tuple[str, str]]:
+    """(what mixes tokens, what follows) in each layer; "" where a layer has no such part."""
+    if kind == "nemotron_h":
+        return [("", _ALONE[each]) if each in _ALONE else (each, "") for each in types]
+    dense = experts.num_dense_layers if experts else len(types)
+    return [(each, DENSE if i < dense else EXPERTS) for i, each in enumerate(types)]
+
+
 def hybrid(
-    types: Sequence[str],
+    types: Sequence[tuple[str, str]],
     mixer: Mixer,
     sizes: Sizes,
-    linears: tuple[tuple[Linear, ...], ...],
+    linears: Mapping[str, tuple[Linear, ...]],
+    experts: Experts | None,
     qk_norm: QkNorm,
 ) -> tuple[Layer, ...]:
-    """Kinds of layers where not all are attention. linears: of it, of the mixer, what follows."""
-    attention, mixing, mlp = linears
+    """Kinds of layers where not all are attention.
+
+    types: (what mixes tokens, what follows) of each layer. linears: of each of these words.
+    """
     places = {kind: tuple(i for i, own in enumerate(types) if own == kind) for kind in types}
     found = []
-    for kind, own in places.items():
-        attends, mixes = kind in {FULL, BOTH}, kind != FULL
+    for (mixing, after), own in places.items():
+        attends, mixes = mixing in {FULL, BOTH}, mixing not in {FULL, ""}
+        routes = experts is not None and after == EXPERTS
         layer = Layer(
             places=own,
-            linears=attention * attends + mixing * mixes + mlp,
+            linears=linears[FULL] * attends + linears[LINEAR] * mixes + linears[after],
             num_attention_heads=sizes.heads * attends,
             num_kv_heads=sizes.kv_heads * attends,
             head_dim=sizes.head_dim,
             qk_norm=qk_norm if attends else "none",
             extra_params_per_layer=mixer.parameters * mixes,
+            num_experts=experts.count if experts and routes else 0,
+            experts_per_token=experts.per_token if experts and routes else 0,
             mixer=mixer if mixes else None,
         )
         found.append(layer)

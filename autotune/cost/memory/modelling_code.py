@@ -86,6 +86,7 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "gpt_oss": FamilyMemory(softmax="stated", expert_products=6.0),
     "mpt": FamilyMemory(forward_scores=(14.0, 14.0)),
     "nemotron": FamilyMemory(concatenated_rope=True),
+    "nemotron_h": FamilyMemory(fp32_norm=True),
     "olmo2": FamilyMemory(fp32_norm=True, post_norm=True),
     "olmo3": FamilyMemory(fp32_norm=True, post_norm=True),
     "opt": FamilyMemory(dropout=True),

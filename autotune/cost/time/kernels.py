@@ -177,7 +177,7 @@ def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
     if fused and model.position == "rope":
         rope = Passes(4, 4)
     gate = Passes(10, 14) if model.gated_attention else Passes(0, 0)  # its sigmoid, and a product
-    residual = 12 * h
+    residual = 6 * h * model.blocks
     turned = model.rotated_size
     joined = JOINED_HEADS if model.latent else Passes(0, 0)
     casts = 30.0 * h * upcast  # five projections, each reads 4 bytes and writes 2
@@ -295,17 +295,14 @@ def fsdp_units(model: Model, method: Method, left: float = 1.0) -> float:
     return model.num_layers + 1.0 + 2.0 * adapted * left
 
 
-HOLDERS = 3.0  # a layer, its attention and its MLP hold modules with weights
-
-
 def hooked_modules(model: Model, method: Method) -> float:
     """Modules of all layers that DeepSpeed's third stage hooks: holders, linears, norms, adapters.
 
-    An adapted linear is a module that holds its base and two matrices.
+    A layer and each of its blocks hold modules; an adapted linear its base and two matrices.
     """
     layers = sum(
-        layer.num_layers * (HOLDERS + sum(x.active for x in layer.linears) + layer.norms_per_layer)
-        for layer in model.layers
+        x.num_layers * (1 + x.blocks + sum(one.active for one in x.linears) + x.norms_per_layer)
+        for x in model.layers
     )
     adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
     return layers + 3.0 * adapted
@@ -339,8 +336,9 @@ def layer_launches(
     if model.latent:
         attention = Passes.sum((attention, JOINED_KERNELS))
     gradients = 0.0 if method.is_lora else linears + 2.0 * model.norms_per_layer
-    forward = norm.forward * norms + rope.forward + attention.forward + linears + 5
-    backward = norm.backward * norms + rope.backward + attention.backward + linears + 18 + gradients
+    forward = norm.forward * norms + rope.forward + attention.forward + linears + 2.5 * model.blocks
+    backward = norm.backward * norms + rope.backward + attention.backward + gradients
+    backward += linears + 9 * model.blocks
     return Passes(forward, backward)
 
 

@@ -199,7 +199,7 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
     [
         ("moonshotai/Kimi-Linear-48B-A3B-Instruct", "linear-attention layers"),
         ("google/gemma-3n-E4B-it", "embeddings for each layer"),
-        ("LiquidAI/LFM2-8B-A1B", "convolutions beside experts"),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "narrow copy of the stream"),
         ("deepseek-ai/DeepSeek-V3.2-Exp", "sparse attention"),
         ("facebook/opt-350m", "norms after its layers"),
         ("swiss-ai/Apertus-8B-2509", "xIELU"),

@@ -243,7 +243,6 @@ def test_the_shipped_collection_of_real_configs_is_read_or_refused() -> None:
     assert sorted(refused) == [
         "GLM-5",
         "Llama-3_3-Nemotron-Super-49B-v1",
-        "Nemotron-H-56B-Base-8K",
     ]
     assert counts["gemma-4-26B-A4B"] == parameter_count(find_model("google/gemma-4-26B-A4B-it"))
     assert counts["Meta-Llama-3.1-405B"] == 405_853_388_800
@@ -251,7 +250,7 @@ def test_the_shipped_collection_of_real_configs_is_read_or_refused() -> None:
     assert counts["gpt-oss-20b"] == 20_914_757_184
     assert counts["Mixtral-8x22B-v0.1"] == 140_620_634_112
     assert counts["DeepSeek-V3"] == 671_026_404_352  # without the layer that predicts a token more
-    assert len(counts) == 20
+    assert len(counts) == 21
 
 
 GEMMA_4 = {
@@ -311,7 +310,14 @@ def test_a_gemma_4_that_is_not_described_is_refused_with_the_reason(
         ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "deepseek_v32", "kv_lora_rank": 512}, "latent attention"),
-        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "state-space"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X*"}, "must be a text of M"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": ["M"]}, "must be a text of M"),
+        ({"model_type": "nemotron_h"}, "must be a text of M"),
+        ({"model_type": "nemotron_h", "layers_block_type": ["mamba", "conv"]}, "kind conv"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M*", "n_groups": 7}, "7 groups"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "ME*", "moe_latent_size": 8},
+         "narrow copy of the stream"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "ME*"}, "no num_local_experts"),
         ({"model_type": "bamba", "mamba_n_heads": 48}, "state-space"),
         ({"model_type": "apertus", "hidden_act": "xielu"}, "xIELU"),
         ({"model_type": "bamba", "layer_types": ["mamba", "attention"]}, "mamba"),
@@ -452,7 +458,8 @@ KEYS = (
     "multi_query_group_num", "n_shared_experts", "new_decoder_architecture", "num_experts",
     "num_experts_per_tok", "num_kv_heads", "num_ln_in_parallel_attn", "parallel_attn",
     "shared_expert_intermediate_size", "shared_intermediate_size", "sliding_window", "text_config",
-    "tie_word_embeddings", "use_sliding_window", "word_embed_proj_dim",
+    "tie_word_embeddings", "use_sliding_window", "word_embed_proj_dim", "num_dense_layers",
+    "hybrid_override_pattern", "layers_block_type", "mamba_num_heads", "n_groups",
 )  # fmt: skip
 VALUES = (
     None, True, False, 0, 1, -1, 3, 2.5, float("nan"), float("inf"), 10**30, "x", "", [], [1],
@@ -481,6 +488,9 @@ def test_any_value_under_any_key_is_described_or_refused_and_never_crashes(famil
         "multi_query_attention": True,
         "multi_query_group_num": 2,
         "new_decoder_architecture": True,
+        "num_dense_layers": 1,
+        "moe_shared_expert_intermediate_size": 32,
+        "hybrid_override_pattern": "M*-E" if family == "nemotron_h" else None,
     }
     described = 0
     for key in KEYS:

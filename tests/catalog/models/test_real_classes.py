@@ -45,7 +45,7 @@ SMALLEST = {
 
 
 # PEFT refuses "all-linear", which has out_proj: what is written names the others.
-NOT_BY_WORD = {"falcon_h1"}
+NOT_BY_WORD = {"falcon_h1", "nemotron_h"}
 
 
 def _build(name: str, **changes: Any) -> Any:
@@ -122,6 +122,10 @@ def test_every_native_family_of_the_catalogue_is_compared() -> None:
         ("ibm-granite/granite-4.0-h-1b", {"mamba_conv_bias": False, "mamba_proj_bias": True}),
         ("tiiuae/Falcon-H1-3B-Instruct", {"mamba_rms_norm": False, "projectors_bias": True}),
         ("tiiuae/Falcon-H1-3B-Instruct", {"mamba_d_ssm": None, "mamba_d_head": "auto"}),
+        ("nvidia/Nemotron-H-4B-Base-8K", {"use_bias": True, "mlp_bias": True}),
+        ("nvidia/Nemotron-H-4B-Base-8K", {"use_conv_bias": False, "n_groups": 2}),
+        ("LiquidAI/LFM2-8B-A1B", {"num_dense_layers": 0, "conv_bias": True}),
+        ("LiquidAI/LFM2-8B-A1B", {"num_dense_layers": 5, "tie_embedding": False}),
         ("LiquidAI/LFM2-350M", {"conv_bias": True, "conv_L_cache": 4}),
         ("LiquidAI/LFM2-350M", {"layer_types": None, "full_attn_idxs": [1, 3]}),
         ("LiquidAI/LFM2-350M", {"layer_types": None, "tie_embedding": False}),

@@ -39,14 +39,17 @@ MAMBA = [
     "ibm-granite/granite-4.0-h-tiny",
     "tiiuae/Falcon-H1-0.5B-Instruct", "tiiuae/Falcon-H1-3B-Instruct",
 ]  # fmt: skip
+# Layers of one block each, of every kind, and convolutions beside experts.
+ONE_BLOCK = ["nvidia/Nemotron-H-4B-Base-8K", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"]
+ROUTED = ["LiquidAI/LFM2-8B-A1B"]
 # the others are of their kinds
 OF_EVERY_METHOD = {
     "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B", "LiquidAI/LFM2-1.2B",
-    "tiiuae/Falcon-H1-0.5B-Instruct",
+    "tiiuae/Falcon-H1-0.5B-Instruct", "nvidia/Nemotron-H-4B-Base-8K",
 }  # fmt: skip
 CASES = [
     (n, words)
-    for n in NAMES + CONVOLUTIONS + MAMBA
+    for n in NAMES + CONVOLUTIONS + MAMBA + ONE_BLOCK + ROUTED
     for words in METHODS
     if n in OF_EVERY_METHOD or words == "lora"
 ]
