@@ -27,7 +27,7 @@ POSITIONS = (
 HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
 
 # Families with multi-head latent attention (DeepSeek-V2).
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")
 
 # Largest value that a decoder could plausibly have; more is a typo or an attack.
 LIMITS = {

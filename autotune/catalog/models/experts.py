@@ -25,11 +25,13 @@ _GATED = ("gate_proj", "up_proj", "down_proj")
 CONVERTED_NAMES = {
     "mixtral": ("w1", "w3", "w2"),
     **dict.fromkeys(
-        ("qwen3_moe", "qwen3_next", "glm4_moe", "ernie4_5_moe", "olmoe", *LATENT), _GATED
+        ("qwen3_moe", "qwen3_next", "glm4_moe", "ernie4_5_moe", "olmoe", "hunyuan_v1_moe", *LATENT),
+        _GATED,
     ),
 }
+ROUTERS = {"hunyuan_v1_moe": "wg"}  # the module that PEFT adapts, where it is not "gate"
 COUNT = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_k")
+PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ MIXTURES = {
     ),
     "glm4_moe_lite": MixtureKeys(width=_WIDTH, num_shared="n_shared_experts"),
     "lfm2_moe": MixtureKeys(width=_WIDTH, num_dense="num_dense_layers"),
+    "hunyuan_v1_moe": MixtureKeys(shared="intermediate_size"),
     "nemotron_h": MixtureKeys(width=_WIDTH, shared="moe_shared_expert_intermediate_size"),
     "ernie4_5_moe": MixtureKeys(
         width=_WIDTH, num_shared="moe_num_shared_experts", router_bias=True
@@ -99,6 +102,7 @@ def read_experts(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) 
         return None
     if kind == "nemotron_h" and "moe" not in config["layer_types"]:
         return None
+    config = {**config, **_alike(config)}
     count, per_token = as_size(config, COUNT, name), as_size(config, PER_TOKEN, name)
     if per_token > count:
         msg = f"{name}: {per_token} experts per token, but it has only {count}"
@@ -120,6 +124,16 @@ def read_experts(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) 
         msg = f"{name} ({kind}) has experts in none of its {sizes.layers} layers"
         raise InputError(msg, "check the config.json")
     return Experts(count, per_token, width, shared, dense, keys.router_bias)
+
+
+def _alike(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config lists for each layer (Hunyuan), where the layers are alike; else it stays."""
+    listed = ((key, config.get(key)) for key in (*COUNT, *PER_TOKEN))
+    return {
+        key: found[0]
+        for key, found in listed
+        if isinstance(found, list) and found and all(each == found[0] for each in found)
+    }
 
 
 def _dense_layers(config: Mapping[str, Any], kind: str, sizes: Sizes, name: str) -> int:
@@ -228,7 +242,7 @@ def _routed(experts: Experts, sizes: Sizes, kind: str, *, bias: bool) -> tuple[L
         )
     gate, up, down = CONVERTED_NAMES[kind]
     return (
-        Linear("gate", h, count, experts.router_bias, "router"),
+        Linear(ROUTERS.get(kind, "gate"), h, count, experts.router_bias, "router"),
         Linear(gate, h, f, bias, "expert", count, active, adapter_out=2 * f),
         Linear(up, h, f, bias, "expert", count, active, adapter_out=2 * f),
         Linear(down, f, h, bias, "expert", count, active),

@@ -114,6 +114,9 @@ _LFM2: dict[str, Any] = {
     "tied": True,
     "defaults": {"vocab_size": 65536, "max_position_embeddings": 128000},
 }
+MINICPM3_RANKS = {
+    "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
+}  # fmt: skip
 _NEMOTRON_SIZES = {
     "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504, "vocab_size": 131072,
 }  # fmt: skip
@@ -329,6 +332,9 @@ FAMILIES: dict[str, Family] = {
         out_bias="attention_bias=True",
         mlp_bias=True,
     ),
+    "hunyuan_v1_moe": Family(
+        "HunYuanMoEV1ForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="per_head"
+    ),
     "granitemoe": Family("GraniteMoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
     "granitemoeshared": Family("GraniteMoeSharedForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
     "granitemoehybrid": Family(
@@ -354,6 +360,9 @@ FAMILIES: dict[str, Family] = {
         qk_norm_if="use_qk_norm",
     ),
     "deepseek_v2": Family("DeepseekV2ForCausalLM", mlp=FUSED_GATED),
+    "minicpm3": Family(
+        "MiniCPM3ForCausalLM", mlp_bias="mlp_bias=False", tied=True, defaults=MINICPM3_RANKS
+    ),
     "deepseek_v3": Family("DeepseekV3ForCausalLM", mlp=FUSED_GATED),
     "glm4_moe_lite": Family("Glm4MoeLiteForCausalLM", mlp=FUSED_GATED),
     "ernie4_5_moe": Family(

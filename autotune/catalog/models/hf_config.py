@@ -126,6 +126,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     family_name, family, source = _family(text, name, source)
     _refuse_foreign(text, name, family_name)
     text = stated_layers(text, name) if family_name == "nemotron_h" else text
+    text = {**family.defaults, **text} if family_name == "minicpm3" else text
     sizes = read_sizes(text, family, family_name, name)
     beside = beside_params(config, sizes.hidden) if text is not config else 0
     if text is not config:
@@ -133,7 +134,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     experts = read_experts(text, family_name, sizes, name)
     layout = _layout(text, family, family_name, sizes)
     gated = family.mlp_kind == "gated"
-    latent = read_latent(text, family_name, name)
+    latent = read_latent(text, sizes, family_name, name)
     attention = latent_linears(text, sizes, latent) if latent else _attention(text, family, sizes)
     mlp_bias = as_flag(text, family.mlp_bias)
     dense = _dense_mlp(family, sizes, gated=gated, bias=mlp_bias)

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from autotune.domain.model import Mixer, QkNorm
 
 
-def read_latent(config: Mapping[str, Any], kind: str, name: str) -> Latent | None:
+def read_latent(config: Mapping[str, Any], sizes: Sizes, kind: str, name: str) -> Latent | None:
     """How narrow latent attention is, or None where a family has another one."""
     if kind not in LATENT:
         return None
+    if kind == "minicpm3" and config.get("v_head_dim") is None:
+        config = {**config, "v_head_dim": sizes.hidden // sizes.heads}
     kv_rank, turned, value = (
         as_size(config, (key,), name) for key in ("kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
     )
