@@ -64,7 +64,7 @@ WRONG: list[tuple[str, str]] = [
     ("prices h100 l40s", r"more words than it takes: l40s"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu a10", r"of 1x a10.*\nhint: .*a10@2\.50USD/h"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu l4 --objective dpo --export axolotl", r"your own"),
-    ("tune --model lfm2-8b-a1b --rows 9 --gpu 8xh200", r"convolutions [^\n]*\nhint: [^(]*NAME$"),
+    ("tune --model jamba-v0.1 --rows 9 --gpu 8xh200", r"state-space [^\n]*\nhint: [^(]*NAME$"),
     ("compare job.yaml --minimize speed", r"--minimize 'speed' must be one of: cost, time"),
     ("recompute --fidelity tracing", r"one of: auto, formula, trace\nhint: --fidelity trace"),
     ("recompute no-such-run", r"no-such-run"),

@@ -120,11 +120,8 @@ MINICPM3_RANKS = {
 _NEMOTRON_SIZES = {
     "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504, "vocab_size": 131072,
 }  # fmt: skip
-_QWEN3_NEXT: dict[str, Any] = {
-    **_ATTENTION_BIAS,
-    "qk_norm": "per_head",
-    "gated_attention": True,
-}
+_NORMED_HEADS: dict[str, Any] = {**_ATTENTION_BIAS, "qk_norm": "per_head"}
+_QWEN3_NEXT: dict[str, Any] = {**_NORMED_HEADS, "gated_attention": True}
 
 FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
@@ -138,13 +135,13 @@ FAMILIES: dict[str, Family] = {
         mlp_bias="mlp_bias=False",
     ),
     "ernie4_5": Family("Ernie4_5ForCausalLM", **_biased(by="use_bias=False"), tied=True),
-    "hunyuan_v1_dense": Family("HunYuanDenseV1ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
+    "hunyuan_v1_dense": Family("HunYuanDenseV1ForCausalLM", **_NORMED_HEADS),
     "glm": Family("GlmForCausalLM", mlp=FUSED_GATED, qkv_bias="attention_bias=True"),
     "glm4": Family(
         "Glm4ForCausalLM", mlp=FUSED_GATED, qkv_bias="attention_bias=True", norms_per_layer=4
     ),
     "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True),
-    "qwen3": Family("Qwen3ForCausalLM", **_ATTENTION_BIAS, qk_norm="per_head"),
+    "qwen3": Family("Qwen3ForCausalLM", **_NORMED_HEADS),
     "qwen3_5_text": Family("Qwen3_5ForCausalLM", **_QWEN3_NEXT),
     "qwen3_5_moe_text": Family(
         "Qwen3_5MoeForCausalLM",
@@ -322,9 +319,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "mixtral": Family("MixtralForCausalLM", mlp=FUSED_GATED),
     "qwen2_moe": Family("Qwen2MoeForCausalLM", mlp=FUSED_GATED, qkv_bias="qkv_bias=True"),
-    "qwen3_moe": Family(
-        "Qwen3MoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="per_head"
-    ),
+    "qwen3_moe": Family("Qwen3MoeForCausalLM", mlp=FUSED_GATED, **_NORMED_HEADS),
     "gpt_oss": Family(
         "GptOssForCausalLM",
         mlp=FUSED_GATED,
@@ -332,9 +327,7 @@ FAMILIES: dict[str, Family] = {
         out_bias="attention_bias=True",
         mlp_bias=True,
     ),
-    "hunyuan_v1_moe": Family(
-        "HunYuanMoEV1ForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS, qk_norm="per_head"
-    ),
+    "hunyuan_v1_moe": Family("HunYuanMoEV1ForCausalLM", mlp=FUSED_GATED, **_NORMED_HEADS),
     "granitemoe": Family("GraniteMoeForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
     "granitemoeshared": Family("GraniteMoeSharedForCausalLM", mlp=FUSED_GATED, **_ATTENTION_BIAS),
     "granitemoehybrid": Family(

@@ -204,6 +204,8 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
         ("facebook/opt-350m", "norms after its layers"),
         ("swiss-ai/Apertus-8B-2509", "xIELU"),
         ("EleutherAI/gpt-j-6b", "GPT-J"),
+        ("ai21labs/AI21-Jamba-Reasoning-3B", "state-space layers between"),
+        ("microsoft/Phi-3.5-MoE-instruct", "adds noise while it trains"),
     ],
 )
 def test_a_model_of_a_kind_that_is_not_described_is_refused_by_its_name_with_the_kind(

@@ -39,6 +39,8 @@ MAMBA = [
     "ibm-granite/granite-4.0-h-tiny",
     "tiiuae/Falcon-H1-0.5B-Instruct", "tiiuae/Falcon-H1-3B-Instruct",
 ]  # fmt: skip
+# Latent attention whose residual sums are scaled, and experts beside an expert of every token.
+SCALED = ["openbmb/MiniCPM3-4B", "tencent/Hunyuan-A13B-Instruct"]
 # Layers of one block each, of every kind, and convolutions beside experts.
 ONE_BLOCK = ["nvidia/Nemotron-H-4B-Base-8K", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"]
 ROUTED = ["LiquidAI/LFM2-8B-A1B"]
@@ -49,7 +51,7 @@ OF_EVERY_METHOD = {
 }  # fmt: skip
 CASES = [
     (n, words)
-    for n in NAMES + CONVOLUTIONS + MAMBA + ONE_BLOCK + ROUTED
+    for n in NAMES + CONVOLUTIONS + MAMBA + ONE_BLOCK + ROUTED + SCALED
     for words in METHODS
     if n in OF_EVERY_METHOD or words == "lora"
 ]
