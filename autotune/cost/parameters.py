@@ -155,8 +155,12 @@ def _one_target(
         return (name,)
     if name in FUSED_QKV and set(SPLIT_QKV) <= set(can):
         return SPLIT_QKV
-    if any(linear.name == name for linear in linears):
-        msg = f"{name} of {model.name} is a fused parameter of all experts; LoRA cannot wrap it"
+    parts = {linear.part for linear in linears if linear.name == name}
+    if parts:
+        why = "is a fused parameter of all experts; LoRA cannot wrap it"
+        if "mixer" in parts:  # tuners_utils.py, _check_lora_target_modules_mamba
+            why = "is a matrix whose weight Mamba's kernel reads; PEFT refuses to wrap it"
+        msg = f"{name} of {model.name} {why}"
         raise InputError(msg, f"choose among: {', '.join(can)}")
     hint = f'{model.name} has: {", ".join(can)}; or "{ALL_LINEAR}" or "{ATTENTION}"'
     raise unknown(kind="LoRA target", value=name, known=[*can, ALL_LINEAR, ATTENTION], hint=hint)

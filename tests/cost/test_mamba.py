@@ -15,6 +15,7 @@ from autotune.catalog.software import find_software, unkernelled
 from autotune.cost.memory.component import COMPONENT
 from autotune.cost.parameters import resolve_targets
 from autotune.cost.time import attention
+from autotune.cost.time.kernels import layer_launches
 from autotune.domain.errors import InputError
 from autotune.domain.job import Method
 from autotune.space.requirements import packing_keeps_rows_apart
@@ -74,3 +75,23 @@ def test_peft_wraps_out_proj_of_granite_alone() -> None:
     assert {"in_proj", "out_proj"} <= set(targets[NAME])
     assert "out_proj" not in targets["tiiuae/Falcon-H1-3B-Instruct"]
     assert "in_proj" in targets["tiiuae/Falcon-H1-3B-Instruct"]
+    with pytest.raises(InputError, match=r"out_proj of .* PEFT refuses to wrap it"):
+        resolve_targets(find_model("nvidia/Nemotron-H-4B-Base-8K"), ["out_proj"])
+
+
+def test_a_layer_of_one_block_adds_to_the_stream_once() -> None:
+    model = find_model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
+    assert {layer.blocks for layer in model.layers} == {1}
+    assert {layer.blocks for layer in find_model(NAME).layers} == {2}
+    mixed, attending, routed = (
+        next(x for x in model.layers if any(one.part == part for one in x.linears))
+        for part in ("mixer", "attention", "expert")
+    )
+    assert (mixed.num_attention_heads, mixed.num_experts) == (0, 0)
+    assert (attending.mixer, attending.num_experts) == (None, 0)
+    assert (routed.mixer, routed.num_attention_heads, routed.num_experts) == (None, 0, 128)
+    both = LORA, Method("full", "16bit")
+    for method in both:
+        once = layer_launches(mixed, method, eager_attention=False)
+        within = sum(x.active for x in mixed.linears)
+        assert once.forward == 6 + within + 2.5, "a norm, its matrices, and half of a layer's sums"
