@@ -113,7 +113,8 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     alpha = keys.number("lora_alpha", *OWN_FLAGS["lora_alpha"])
     dropout = keys.number("lora_dropout")
     targets = keys.words("lora_target_modules", "lora_target", *OWN_FLAGS["lora_target_modules"])
-    peft = keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
+    some = str(keys.at("lora_r")) != "0"  # PEFT refuses a rank of 0: what runs puts no adapter on
+    peft = some and keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
     base = read_base(keys, own=True)
     known = all(schema_of("trl").find(str(key)) for key in keys.values)
     parsed.loads = parsed.trainer == "trl" and known and "model" in parsed.values

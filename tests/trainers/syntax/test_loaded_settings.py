@@ -260,3 +260,16 @@ def test_constants_of_an_own_module_are_read_by_its_name(tmp_path: Path) -> None
     found = load_jobs(path, Overrides(("h100",), stated={"data.rows": 1000}))[0].job
     assert (found.model.name, found.max_length) == (QWEN, 640)
     assert (today(found).micro_batch_size, found.epochs) == (4, 3)
+
+
+def test_a_rank_of_zero_in_the_settings_is_full_training(tmp_path: Path) -> None:
+    """Source: peft 0.21 tuners/lora/layer.py, update_layer: a rank of 0 is refused."""
+    lines = [
+        "adapter = LoraConfig(r=SIZE, target_modules=named(model))",
+        "if SIZE != 0:",
+        "    model = get_peft_model(model, adapter)",
+    ]
+    settings = SETTINGS.replace("size: 16", "size: 0")
+    text = script(f"cfg = {OPENED}", adapted="\n".join(lines))
+    assert job(tmp_path, text, settings).method.kind == "full"
+    assert job(tmp_path, text).method.kind == "lora"
