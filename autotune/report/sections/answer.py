@@ -260,7 +260,10 @@ def _basis(row: Row) -> str:
 
 
 def _job_section(job: JobPayload, row: Row | None) -> Section:
-    lines = [f"{job.model}, {job.method}", step_arithmetic(job), token_arithmetic(job)]
+    steps = step_arithmetic(job)
+    if row and row.config["packing"] == "on":
+        steps += "; fewer, as rows are packed"
+    lines = [f"{job.model}, {job.method}", steps, token_arithmetic(job)]
     if row:
         count = job.offers
         among = f", one of {count} offers" if count > 1 else ""

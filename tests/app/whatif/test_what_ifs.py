@@ -143,6 +143,8 @@ def test_what_runs_a_packed_pick_packs(tmp_path: Path) -> None:
     arguments = json.loads((tmp_path / "run" / "sft_config.json").read_text())
     assert arguments["packing"] is True
     assert not [text for text in answer.warnings if "has no packing" in text]
+    words = recommendation_screen(recommendation_payload(answer))
+    assert f"MAX_STEPS={answer.best.steps // 2} bash" in words
     _, notes = export_run(tmp_path / "run", "hf")
     assert [text for text in notes if isinstance(text, Decisive) and "has no packing" in text]
 
