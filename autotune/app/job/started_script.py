@@ -339,8 +339,11 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
         hint = "it is decided where the script is started: give the file it stands for as JOB"
         return InputError(f"{name} starts {unset}, and does not say what that is", hint)
     if path is None and not parsed.values:
-        msg = f"{name} has no --flags of a trainer, and the script that it starts is not here"
-        return InputError(msg, 'such as "python train.py --per_device_train_batch_size 4"')
+        msg = f"{name} has no --flags of a trainer"
+        if (near := script_of(parsed, path)) is not None:
+            return InputError(msg, f"give {near.name} as JOB: it may hold the trainer's arguments")
+        hint = 'such as "python train.py --per_device_train_batch_size 4"'
+        return InputError(f"{msg}, and the script that it starts is not here", hint)
     if path is None or _states_size(parsed):
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
