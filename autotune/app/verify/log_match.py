@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 SAME_BATCH = 0.03  # rates and epochs are rounded, and an epoch's last batch may be short
 SAME_VOCABULARY, PADDED_VOCABULARY = 0.01, 64
+# How far the optimizer steps of packed rows may be from those that are counted, which follow from a
+# mean length and from how full sequences are (`cost.batches.PACKING_FILL`). Assumption.
+PACKED_STEPS = 0.25
 _BYTES = {"32bit": 4.0, "16bit": 2.0, "int8": 1.0, "nf4": 0.5}  # of a weight, about
 
 
@@ -49,18 +52,40 @@ class Smoke:
         )
 
 
-def check_same_job(job: Job, steps: int, log: RunLog) -> Smoke | None:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The optimizer steps that a configuration of a job has. packed: of rows laid end to end."""
+
+    job: Job
+    steps: int
+    packed: bool = False
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps in which every row is seen once."""
+        if self.packed:
+            return max(1, round(self.steps / math.ceil(self.job.epochs)))
+        return math.ceil(self.job.rows / self.job.global_batch_size)
+
+    @property
+    def slack(self) -> int:
+        """The Trainer rounds an epoch's last step up; before 4.46 it rounded down."""
+        rounded = math.ceil(self.job.epochs)
+        return max(rounded, math.ceil(PACKED_STEPS * self.steps)) if self.packed else rounded
+
+
+def check_same_job(counted: Counted, log: RunLog) -> Smoke | None:
     """Refuse a log of another job; what kind of smoke run it is, if it is one.
 
     Raises InputError that lists all that differs, and by how much.
     """
-    smoke = _smoke(job, steps, log)
+    job, smoke = counted.job, _smoke(counted, log)
     found = [
         *_model(job, log),
         *_method(job, log),
-        *([] if smoke else _steps(job, steps, log)),
+        *([] if smoke else _steps(counted, log)),
         *([] if smoke else _epochs(job, log)),
-        *_batch(job, log),
+        *_batch(counted, log),
     ]
     if found:
         msg = f"{log.path} is of another job than {job.name}: {'; '.join(found)}"
@@ -69,11 +94,12 @@ def check_same_job(job: Job, steps: int, log: RunLog) -> Smoke | None:
     return smoke
 
 
-def _smoke(job: Job, steps: int, log: RunLog) -> Smoke | None:
+def _smoke(counted: Counted, log: RunLog) -> Smoke | None:
     """Whether `max_steps` cut the job's own data short, or went on with it."""
-    told = told_to_stop(log, steps, steps_per_epoch(job), math.ceil(job.epochs))
+    steps = counted.steps
+    told = told_to_stop(log, steps, counted.per_epoch, counted.slack)
     if told is None:
-        return Smoke(log.max_steps or steps, steps) if _is_ours(job, log) else None
+        return Smoke(log.max_steps or steps, steps) if _is_ours(counted.job, log) else None
     return Smoke(log.max_steps or steps, steps) if told else None
 
 
@@ -91,11 +117,6 @@ def told_to_stop(log: RunLog, steps: int, each: int, slack: int) -> bool | None:
     if log.epoch and log.steps_done:
         found.append(abs(log.steps_done / log.epoch - each) <= max(1.0, SAME_BATCH * each))
     return all(found) if found else None
-
-
-def steps_per_epoch(job: Job) -> int:
-    """Optimizer steps in which every row is seen once."""
-    return math.ceil(job.rows / job.global_batch_size)
 
 
 def _is_ours(job: Job, log: RunLog) -> bool:
@@ -161,23 +182,21 @@ def _on_another_machine(job: Job, log: RunLog) -> bool:
     return log.gpu == "cpu" and all(offer.device.name != "cpu" for offer in job.offers)
 
 
-def _steps(job: Job, steps: int, log: RunLog) -> list[str]:
-    """The Trainer rounds an epoch's last step up; before 4.46 it rounded down."""
-    slack = math.ceil(job.epochs)
-    most = log.max_steps
+def _steps(counted: Counted, log: RunLog) -> list[str]:
+    steps, slack, most = counted.steps, counted.slack, log.max_steps
     if most is not None and abs(most - steps) > slack:
         much = _times(most, steps)
-        return [f"max_steps is {most:,}, and the job has {steps:,} steps{much}{_per(job, log)}"]
+        return [f"max_steps is {most:,}, and the job has {steps:,} steps{much}{_per(counted, log)}"]
     if log.steps_done > steps + slack:
         return [f"it reaches step {log.steps_done:,}, and the job has {steps:,} steps"]
     return []
 
 
-def _per(job: Job, log: RunLog) -> str:
+def _per(counted: Counted, log: RunLog) -> str:
     """The steps of an epoch, where the log says them and they are not the job's."""
     if not (log.epoch and log.steps_done):
         return ""
-    seen, each = log.steps_done / log.epoch, steps_per_epoch(job)
+    seen, each = log.steps_done / log.epoch, counted.per_epoch
     if abs(seen - each) <= max(1.0, SAME_BATCH * each):
         return ""
     return f"; an epoch of it has {seen:,.4g} steps, and of the job {each:,}"
@@ -189,17 +208,20 @@ def _epochs(job: Job, log: RunLog) -> list[str]:
     return [f"num_train_epochs is {log.epochs:,}, and the job has {job.epochs:g}"]
 
 
-def _batch(job: Job, log: RunLog) -> list[str]:
-    """The global batch, from the rates at the end or from how far the epochs have come."""
-    batch = job.global_batch_size
+def _batch(counted: Counted, log: RunLog) -> list[str]:
+    """The global batch, from the rates at the end or from how far the epochs have come.
+
+    Of packed rows the epochs tell nothing: nobody counts how many are in a step.
+    """
+    job, batch = counted.job, counted.job.global_batch_size
     micro, accumulation = log.micro_batch_size, log.gradient_accumulation_steps
     if micro is not None and batch % micro and not (micro and accumulation):
         return [f"train_batch_size is {micro:,}, which does not divide the job's {batch:,}"]
     seen = log.samples_per_step
-    if seen is None and log.epoch and log.steps_done:
+    if seen is None and log.epoch and log.steps_done and not counted.packed:
         seen = job.rows * log.epoch / log.steps_done
         per_epoch = log.steps_done / log.epoch
-        if abs(per_epoch - steps_per_epoch(job)) <= 1.0:
+        if abs(per_epoch - counted.per_epoch) <= 1.0:
             return []
     if micro and accumulation:
         seen = float(micro * accumulation * (log.gpus or 1))

@@ -16,6 +16,8 @@ from autotune.app.job.trainer_file import refuse_own
 from autotune.app.runs import folder as runs
 from autotune.app.runs.find import last_answered
 from autotune.app.verify.log_match import (
+    PACKED_STEPS,
+    Counted,
     Plan,
     Smoke,
     check_same_job,
@@ -109,8 +111,7 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     """The plan that the log is of, after refusing a log of another job."""
     job, plans = _at_its_batch(job, plans, log)
     offer = job.offer_of(plans[0].row) or job.offers[0]
-    steps = Pricing(job).one(offer, Config.of(plans[0].row["config"])).steps
-    smoke = check_same_job(job, steps, log)
+    smoke, plans = _of_same_job(job, offer, plans, log)
     plan, config = plan_of(plans, log)
     job = job if plan.role == "pick" else job.as_it_stands
     offer = job.offer_of(plan.row) or job.offers[0]
@@ -133,6 +134,22 @@ def planned_of(job: Job, run_dir: Path | None, plans: list[Plan], log: RunLog) -
     return Planned(job, offer, config, run_dir, recorded, tuple(notes), smoke)
 
 
+def _of_same_job(
+    job: Job, offer: Offer, plans: list[Plan], log: RunLog
+) -> tuple[Smoke | None, list[Plan]]:
+    """What kind of smoke run the log is of, and the plans that have its steps: packed, or not."""
+    refused: InputError | None = None
+    for packing in dict.fromkeys(plan.row["config"].get("packing") for plan in plans):
+        own = [plan for plan in plans if plan.row["config"].get("packing") == packing]
+        steps = Pricing(job).one(offer, Config.of(own[0].row["config"])).steps
+        try:
+            return check_same_job(Counted(job, steps, packing == "on"), log), own
+        except InputError as error:
+            refused = refused or error
+    assert refused is not None  # noqa: S101 - there are plans
+    raise refused
+
+
 def _at_its_batch(job: Job, plans: list[Plan], log: RunLog) -> tuple[Job, list[Plan]]:
     """The job and the plans at the global batch that the log is of: the job's, else today's."""
     today = [plan for plan in plans if plan.role == "today"]
@@ -146,7 +163,7 @@ def _at_its_batch(job: Job, plans: list[Plan], log: RunLog) -> tuple[Job, list[P
 
 def _is_of(job: Job, log: RunLog) -> bool:
     try:
-        check_same_job(job, job.steps, log)
+        check_same_job(Counted(job, job.steps), log)
     except InputError:
         return False
     return True
@@ -283,10 +300,12 @@ def _recorded_alone(run_dir: Path, log: RunLog, why: InputError) -> Expected:
     job, row = payload.job, payload.best
     if row is None:
         raise why
-    steps, notes = job.steps, []
-    if log.max_steps != steps:
+    packed, notes = row.config.get("packing") == "on", []
+    steps = round(row.time_s["train"] / row.step_time_s) if packed else job.steps
+    slack = max(math.ceil(PACKED_STEPS * steps) if packed else 0, math.ceil(job.epochs))
+    if log.max_steps is None or abs(log.max_steps - steps) > slack:
         each = math.ceil(steps / max(job.epochs, 1e-9))
-        if not told_to_stop(log, steps, each, math.ceil(job.epochs)):
+        if not told_to_stop(log, steps, each, slack):
             msg = f"this training has {log.max_steps} steps, and {job.name} has {steps}"
             raise InputError(msg)
         notes.append(Smoke(log.max_steps or 0, steps).note)

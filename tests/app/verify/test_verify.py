@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.app.estimate import stated_config
 from autotune.app.job.load import load_job
 from autotune.app.verify.verify import VERIFIED_FILE, VerifyOptions, verify
 from autotune.domain.errors import InputError
@@ -283,3 +284,40 @@ def test_a_damaged_store_is_left_out_and_named(tuned: Path, tmp_path: Path) -> N
         assert "is damaged" in again.assumed[-1].why
     path.write_text("[" * 100_000)
     assert len(with_verified(job).evidence) == len(job.evidence)
+
+
+PACKED = """\
+name: packed
+model: Qwen/Qwen2.5-0.5B
+method: full
+data: {rows: 3000, lengths: {mean: 200}, max_length: 2048}
+train: {epochs: 1, global_batch_size: 16}
+software: {flash_attn: 2.8.3, trainer: trl}
+hardware: [{gpu: a100-sxm4-80gb, price: 1USD/h}]
+lock: {packing: "on", attention: flash_attention_2, micro_batch_size: 4}
+"""
+
+
+@pytest.mark.parametrize(("share", "told"), [(1.0, ""), (1.15, ""), (3.0, "max_steps is")])
+def test_packed_rows_are_fewer_steps_whose_number_nobody_knows_exactly(
+    tmp_path: Path, share: float, told: str
+) -> None:
+    """188 steps unpacked; how full sequences are is assumed, and a row is part of a step."""
+    plan = tmp_path / "packed.yaml"
+    plan.write_text(PACKED)
+    job = load_job(plan)
+    steps = Pricing(job).one(job.offers[0], stated_config(job)).steps
+    assert steps < 0.2 * job.steps
+    most = round(share * steps)
+    log = [{"step": n, "epoch": n / most, "loss": 1.0} for n in range(1, most + 1)]
+    state(
+        tmp_path / "out" / "trainer_state.json", global_step=most, max_steps=most, epoch=1.0,
+        train_batch_size=4, log_history=[*log, {"step": most, "train_runtime": 9.0 * most}],
+    )  # fmt: skip
+    if told:
+        with pytest.raises(InputError, match=told):
+            verify(plan, tmp_path / "out")
+    else:
+        found = verify(plan, tmp_path / "out")
+        assert found.steps_done == most
+        assert found.kind.smoke_steps is None

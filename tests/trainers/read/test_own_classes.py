@@ -66,7 +66,7 @@ def test_a_command_without_a_flag_is_the_scripts_job(
     with pytest.raises(InputError, match="the script that it starts is not here"):
         command("python other.py")
     (tmp_path / "loop.py").write_text("loss.backward()\n")
-    with pytest.raises(InputError, match="no --flags of a trainer$") as refused:
+    with pytest.raises(InputError, match=r"no --flags of a trainer$") as refused:
         command("python loop.py")
     assert refused.value.hint.startswith("give loop.py as JOB")
 
