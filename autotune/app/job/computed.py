@@ -258,10 +258,17 @@ def ask_for(parsed: Parsed, overrides: Overrides, origin: Origin, name: str) -> 
     raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
 
 
+# A script's slice of its data: load_dataset(..., split="train[:500]"), dataset.select(range(500)).
+_SLICE = re.compile(r"[\"']train\[:(\d{1,9})\][\"']|\.select\(\s*range\(\s*(\d{1,9})\s*\)")
+
+
 def _rows_flag(origin: Origin) -> str:
-    """What says how many rows there are: the data that the file itself names, where it is here."""
+    """What says how many rows there are: the file's own slice, or the data that it names here."""
     from autotune.app.dataset.folder import rows_named
 
+    slices = {first or other for first, other in _SLICE.findall(origin.text)}
+    if len(slices) == 1:
+        return f"--rows {slices.pop()}"
     found = rows_named(origin.text, lambda name: near_file(name, Path(origin.path)))
     return f"--data {shlex.quote(str(found))}" if found else _FLAGS["data.rows"]
 

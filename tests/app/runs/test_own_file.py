@@ -436,6 +436,28 @@ SFTTrainer(model="Qwen/Qwen2.5-7B", args=args, train_dataset=rows, peft_config=p
 """
 
 
+@pytest.mark.parametrize(
+    ("lines", "asked"),
+    [
+        ('rows = load_dataset("org/rows", split="train[:500]")', "add --rows 500"),
+        (
+            'rows = load_dataset("org/rows")["train"].shuffle(1).select(range(500))',
+            "add --rows 500",
+        ),
+        ('rows = load_dataset("org/rows", split="train[:10%]")', "add --rows N or --data FILE"),
+        ("a = a.select(range(9))\nb = b.select(range(500))", "add --rows N or --data FILE"),
+    ],
+)
+def test_rows_are_asked_for_with_the_slice_that_a_script_takes(
+    tmp_path: Path, lines: str, asked: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"{lines}\n{BY_NAME}")
+    with pytest.raises(InputError, match="how many rows") as refused:
+        load_jobs(path, Overrides(gpus=("h100",)))
+    assert refused.value.hint == asked
+
+
 def of_script(folder: Path, text: str, **given: str) -> tuple[Job, dict[str, str], list[str]]:
     """The job of a script, what is written for today's run with offloaded states, and the notes."""
     path = folder / "train.py"
