@@ -75,6 +75,17 @@ class Row(Answer):
     measured: dict[str, Any] | None
     traced: dict[str, Any] | None = None
 
+    @property
+    def packed(self) -> bool:
+        """Whether rows are laid end to end."""
+        return self.config.get("packing") == "on"
+
+    def steps_of(self, steps: int) -> int:
+        """Optimizer steps of a job of so many: of packed rows as many as their seconds hold."""
+        if not self.packed or self.step_time_s <= 0:
+            return steps
+        return min(steps, round(self.time_s["train"] / self.step_time_s))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsPayload(Answer):

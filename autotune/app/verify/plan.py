@@ -300,9 +300,8 @@ def _recorded_alone(run_dir: Path, log: RunLog, why: InputError) -> Expected:
     job, row = payload.job, payload.best
     if row is None:
         raise why
-    packed, notes = row.config.get("packing") == "on", []
-    steps = round(row.time_s["train"] / row.step_time_s) if packed else job.steps
-    slack = max(math.ceil(PACKED_STEPS * steps) if packed else 0, math.ceil(job.epochs))
+    steps, notes = row.steps_of(job.steps), []
+    slack = max(math.ceil(PACKED_STEPS * steps) if row.packed else 0, math.ceil(job.epochs))
     if log.max_steps is None or abs(log.max_steps - steps) > slack:
         each = math.ceil(steps / max(job.epochs, 1e-9))
         if not told_to_stop(log, steps, each, slack):

@@ -261,7 +261,7 @@ def _basis(row: Row) -> str:
 
 def _job_section(job: JobPayload, row: Row | None) -> Section:
     steps = step_arithmetic(job)
-    if row and row.config["packing"] == "on":
+    if row and row.packed:
         steps += "; fewer, as rows are packed"
     lines = [f"{job.model}, {job.method}", steps, token_arithmetic(job)]
     if row:

@@ -99,7 +99,8 @@ def to_train(payload: RecommendationPayload) -> list[NextStep]:
         found.append(NextStep("export MASTER_ADDR=FIRST NODE_RANK=0", what))
     for name in names:
         script = quote(_below(payload, name))
-        smoke = min(SMOKE_STEPS, _steps(payload) // 2)
+        steps = int(payload.job.steps)
+        smoke = min(SMOKE_STEPS, (payload.best.steps_of(steps) if payload.best else steps) // 2)
         if name in ours and smoke >= FEWEST_SMOKE_STEPS:
             what = f"a short test of {smoke} steps: does it start, and does it fit?"
             found.append(NextStep(f"MAX_STEPS={smoke} bash {script}", what))
@@ -107,14 +108,6 @@ def to_train(payload: RecommendationPayload) -> list[NextStep]:
     if payload.run_dir and payload.best:
         found += _elsewhere(payload)
     return found
-
-
-def _steps(payload: RecommendationPayload) -> int:
-    """Optimizer steps of the pick: of packed rows as many as their seconds hold."""
-    best, steps = payload.best, int(payload.job.steps)
-    if not best or best.config["packing"] != "on" or best.step_time_s <= 0:
-        return steps
-    return min(steps, round(best.time_s["train"] / best.step_time_s))
 
 
 def _elsewhere(payload: RecommendationPayload) -> list[NextStep]:
