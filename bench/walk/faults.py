@@ -89,7 +89,11 @@ FAULTS: dict[str, Fault] = {
         "verify refuses run.sh's own smoke run as a log of another job",
         ("smoke",),
         "is of another job",
-        (Change("smoke = _smoke(job, steps, log)", "smoke = None"),),
+        (
+            Change(
+                "job, smoke = counted.job, _smoke(counted, log)", "job, smoke = counted.job, None"
+            ),
+        ),
     ),
     "no_prediction_on_cpu": Fault(
         "a plan for this machine's processor has no prediction",
