@@ -153,10 +153,10 @@ def _release(package: str, overrides: Overrides) -> tuple[int, ...] | None:
 
 def _stated_software(overrides: Overrides, *packages: str) -> Software | None:
     """With what the user states of the packages, or of a profile; None where nobody does."""
-    profile = overrides.set_values.get("software", overrides.set_values.get("software.profile"))
+    profile = overrides.set_values.get("software")
     named = {name: overrides.set_values.get(f"software.{name}") for name in packages}
     stated = {name: version for name, version in named.items() if version is not None}
-    if isinstance(profile, str):
+    if profile is not None:
         stated["profile"] = profile
     return find_software(stated) if stated else None
 
