@@ -186,7 +186,11 @@ _OWN_MODEL, _MODEL_SD = "no model of torchtune's: priced as the checkpoint's", (
 def _tune_method(keys: Keys, parsed: Parsed) -> None:
     component = keys.word("model._component_") or ""
     model = keys.word("checkpointer.checkpoint_dir")
-    if model is not None:
+    made = "" if model is not None and _is_here(_model_in(model)) else built_by(component)
+    if made:
+        parsed.values["model"] = made
+        parsed.note("model", made, f"the model that {component} makes; no checkpoint is here")
+    elif model is not None:
         parsed.values["model"] = _model_in(model)
         why = f"by the name of the checkpointer's folder, {model}, which is not on this machine"
         if parsed.values["model"] == model:
@@ -225,7 +229,37 @@ def _model_in(folder: str) -> str:
     path = PurePosixPath(folder)
     name = path.parent.name if path.name == _METAS_OWN else path.name
     known = next((each for each in (name, name.removesuffix("-Instruct")) if is_known(each)), None)
-    return folder if known is None or Path(folder[:1000]).is_dir() else known
+    return folder if known is None or _is_here(folder) else known
+
+
+def _is_here(folder: str) -> bool:
+    return is_known(folder) or Path(folder[:1000]).is_dir()
+
+
+# Models that builders of torchtune make, by the family in their names; {} is the size.
+# Source: torchtune 0.6.1 models/*/_model_builders.py.
+_FAMILIES = {
+    "code_llama2": "CodeLlama-{}-hf", "llama2": "Llama-2-{}-hf", "llama3_1": "Llama-3.1-{}",
+    "llama3_2": "Llama-3.2-{}", "llama3_3": "Llama-3.3-{}-Instruct", "llama3": "Meta-Llama-3-{}",
+    "mistral": "Mistral-{}-v0.1", "gemma2": "gemma-2-{}", "gemma": "gemma-{}",
+    "qwen2_5": "Qwen2.5-{}", "qwen2": "Qwen2-{}", "qwen3": "Qwen3-{}",
+    "phi3_mini": "Phi-3-mini-4k-instruct", "phi4_14b": "phi-4",
+}  # fmt: skip
+
+
+def built_by(component: str) -> str:
+    """The model that a builder of torchtune's makes, as the catalogue has it; empty: not known."""
+    package, _, builder = component.rpartition(".")
+    if not package.startswith("torchtune.models."):
+        return ""
+    plain = re.sub(r"^q?lora_", "", builder)
+    for family, named in _FAMILIES.items():
+        size = re.fullmatch(rf"{family}_(\d+(?:_\d+)?b)(?:_base|_instruct)?", plain)
+        said = size.group(1).replace("_", ".") if size else ""
+        name = named.format(said if "gemma" in family else said.upper())
+        if (size or plain == family) and is_known(name):
+            return name
+    return ""
 
 
 def _interpolated(value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:  # noqa: ANN401

@@ -209,6 +209,7 @@ def modules_of(text: str, path: Path) -> dict[str, str]:
     from autotune.trainers.syntax.python_settings import imported, tree_of
 
     roots = [path.absolute().parent, *list(path.absolute().parents)[1:_NEAR]]
+    roots += [root / "src" for root in roots]  # where packages of a repository stand
     found: dict[Path, str] = {}
     for name in imported(tree_of(text, str(path)))[:_MODULES]:
         inside = name.replace(".", "/")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
 from autotune.trainers.syntax.python_loop import is_training, own_loop
-from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_settings import THEIRS, assigned, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ ARGUMENTS = {
     "TrainingArguments": "hf", "Seq2SeqTrainingArguments": "hf", "SFTConfig": "trl",
     "UnslothTrainingArguments": "trl", **dict.fromkeys(_OTHERS, "trl"),
 }  # fmt: skip
-_THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
 _BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
 _MODEL_NAME = re.compile(r"(base_)?model(_?(id|name|path)\w*)?", re.IGNORECASE)
 _STATED = "--model NAME --method lora --rows N --max-length N --global-batch N --gpu NAME"
@@ -39,7 +38,7 @@ def foreign_classes(tree: ast.Module) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            theirs = not node.level and str(node.module).partition(".")[0] in _THEIRS
+            theirs = not node.level and str(node.module).partition(".")[0] in THEIRS
             found |= set() if theirs else {each.asname or each.name for each in node.names}
         elif isinstance(node, ast.ClassDef):
             found.add(node.name)
@@ -60,7 +59,7 @@ def own_classes(tree: ast.Module) -> set[str]:
     """Of these names, classes that the file makes of nothing that is known: its own program's."""
     theirs = {
         each.asname or each.name for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in _THEIRS
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in THEIRS
         for each in node.names
     } | set(ARGUMENTS)  # fmt: skip
     found = set()
@@ -285,19 +284,30 @@ def _call(node: ast.AST) -> Call | None:
     return Call(name, node, unsloth=owner_name.startswith("Fast"))
 
 
-def first_training(calls: list[Call]) -> tuple[list[Call], tuple[int, ...]]:
+def named_by(call: Call, stated: Values) -> str:
+    """The model that a trainer loads itself, `SFTTrainer(model="name")`; empty: it does not."""
+    named = [key.value for key in call.node.keywords if key.arg == "model"]
+    worths = (stated.literal(value) for value in [*named, *call.node.args[:1]])
+    return next((each for known, each in worths if known and isinstance(each, str)), "")
+
+
+def first_training(calls: list[Call], stated: Values) -> tuple[list[Call], tuple[int, ...]]:
     """The calls of the first training, and the lines on which another one begins.
 
     The model is the one that adapters are put on, else the first: scripts load what they have
-    trained again at their end.
+    trained again at their end. One that the trainer loads by its name stands before those.
     """
+    trainer = next((call for call in calls if call.name in TRAINERS), None)
+    if trainer is not None and named_by(trainer, stated):
+        calls = [call for call in calls if call.name != "from_pretrained"]
     adapted = next((i for i, call in enumerate(calls) if call.name == "get_peft_model"), len(calls))
     every = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
     loads = [i for i in every if not _loads_adapters(calls[i])] or every
     before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
     wanted = {before[-1] if before else loads[0]} if loads else set()
     plain = any(not _quantises(calls[index]) for index in wanted)
-    kept, again, seen = [], [], {"BitsAndBytesConfig"} if plain else set[str]()
+    kept, again, stages = list[Call](), list[int](), list[int]()
+    seen = {"BitsAndBytesConfig"} if plain else set[str]()
     for index, call in enumerate(calls):
         kind = "arguments" if call.name in ARGUMENTS else call.name
         kind = "trainer" if call.name in TRAINERS else kind
@@ -305,13 +315,15 @@ def first_training(calls: list[Call]) -> tuple[list[Call], tuple[int, ...]]:
         if call.name in ARGUMENTS and not is_sized(call) and later:
             continue  # made for its side effects: `_ = TrainingArguments(".")`
         if kind in seen:
+            others = kind == "trainer" and trainer is not None and call.name != trainer.name
             again += [call.node.lineno] if kind == "arguments" else []
+            stages += [call.node.lineno] if others else []
             continue
         if kind == "from_pretrained" and index not in wanted:
             continue
         seen.add(kind)
         kept.append(call)
-    return kept, tuple(again)
+    return kept, tuple(again or stages)
 
 
 def _loads_adapters(call: Call) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What makes a command line of a function's own arguments.
 _OF_FUNCTIONS = {"Fire", "Typer"}
+_OF_CLASSES = {"HfArgumentParser", "TrlParser", "H4ArgumentParser"}  # and refuse all else
 
 
 def given_flags(nodes: list[ast.AST], flags: dict[str, Any]) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def given_flags(nodes: list[ast.AST], flags: dict[str, Any]) -> dict[str, Any]:
     used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
     if used & _OF_FUNCTIONS:
         names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names |= set(flags) if used & _OF_CLASSES else set()
     return {name: typed_as(value) for name, value in flags.items() if name in names}
 
 

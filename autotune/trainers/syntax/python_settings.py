@@ -39,6 +39,7 @@ _LOADED = {
 
 
 _DEEPEST = 12  # names of names
+THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
 CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}  # what was made
 
 
@@ -241,11 +242,11 @@ def tree_of(text: str, name: str) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
             try:
-                return ast.parse(text)
+                return _by_own_names(ast.parse(text))
             except SyntaxError:
                 if not _OF_NOTEBOOKS.search(text):
                     raise
-                return ast.parse(_OF_NOTEBOOKS.sub(r"\1pass", text))
+                return _by_own_names(ast.parse(_OF_NOTEBOOKS.sub(r"\1pass", text)))
     except SyntaxError as error:
         here = ".".join(map(str, sys.version_info[:2]))
         msg = f"{name} line {error.lineno}: not valid Python {here}: {error.msg}"
@@ -256,6 +257,31 @@ def tree_of(text: str, name: str) -> ast.Module:
     except (ValueError, RecursionError, MemoryError):
         msg = f"{name}: not valid Python: null bytes, or nested too deeply"
         raise InputError(msg) from None
+
+
+def _by_own_names(tree: ast.Module) -> ast.Module:
+    """The file with classes of these packages by their own names, whatever it imports them as.
+
+    `from trl import GRPOTrainer as TRLTrainer`; not where the file calls something else so.
+    """
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    others = {
+        each.asname: each for node in imports
+        if not node.level and str(node.module).partition(".")[0] in THEIRS
+        for each in node.names if each.asname not in (None, each.name)
+    }  # fmt: skip
+    if not others:
+        return tree
+    taken = {each.name for node in imports for each in node.names if each.asname is None}
+    kinds = ast.ClassDef | ast.FunctionDef
+    taken |= {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    names = {alias: each.name for alias, each in others.items() if each.name not in taken}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names:
+            node.id = names[node.id]
+    for alias in names:
+        others[alias].asname = None
+    return tree
 
 
 def root(node: ast.AST) -> str:
@@ -292,6 +318,8 @@ def entries_of(
         plain = [keyword for keyword in node.keywords if keyword.arg is not None]
         found = [(str(keyword.arg), keyword.value, keyword) for keyword in plain]
         return found if len(plain) == len(node.keywords) else None
+    if isinstance(node, ast.DictComp):
+        return _kept_of(node, bound)
     if not isinstance(node, ast.Dict):
         return None
     found = []
@@ -301,6 +329,33 @@ def entries_of(
         place = ast.keyword(key.value, value, lineno=key.lineno, col_offset=key.col_offset)
         found.append((key.value, value, place))
     return found
+
+
+def _kept_of(
+    node: ast.DictComp, bound: Mapping[str, ast.expr]
+) -> list[tuple[str, ast.expr, ast.keyword]] | None:
+    """`{k: v for k, v in config.items() if k != "lora"}`: the others; None for all else."""
+    of, only = node.generators[0], len(node.generators) == 1
+    names = [getattr(each, "id", "") for each in getattr(of.target, "elts", ())]
+    same = names == [getattr(node.key, "id", ""), getattr(node.value, "id", "")]
+    whose = of.iter.func if isinstance(of.iter, ast.Call) else None
+    if not (only and same and isinstance(whose, ast.Attribute) and whose.attr == "items"):
+        return None
+    without = set[object]()
+    for test in of.ifs:
+        kind = test.ops[0] if isinstance(test, ast.Compare) and len(test.ops) == 1 else None
+        if not isinstance(test, ast.Compare) or getattr(test.left, "id", "") != names[0]:
+            return None
+        right = test.comparators[0]
+        several = right.elts if isinstance(right, ast.List | ast.Tuple | ast.Set) else [right]
+        fits = isinstance(kind, ast.NotIn) != (several == [right])
+        if not isinstance(kind, ast.NotEq | ast.NotIn) or not fits:
+            return None
+        if not all(isinstance(each, ast.Constant) for each in several):
+            return None
+        without |= {getattr(each, "value", None) for each in several}
+    every = entries_of(whose.value, bound)
+    return None if every is None else [each for each in every if each[0] not in without]
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any value

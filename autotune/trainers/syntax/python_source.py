@@ -11,7 +11,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.domain.job import Uncounted
 from autotune.trainers.hf.keys import BY_SCRIPT, CHECKPOINTING, OWN_LENGTH, PADS, PREPARED, WORDS
 from autotune.trainers.schema import schema_of
 from autotune.trainers.syntax.python_arguments import (
@@ -24,6 +23,7 @@ from autotune.trainers.syntax.python_arguments import (
     holds_either,
     is_sized,
     made_beside,
+    named_by,
     no_arguments,
 )
 from autotune.trainers.syntax.python_beside import (
@@ -43,11 +43,19 @@ from autotune.trainers.syntax.python_beside import (
 )
 from autotune.trainers.syntax.python_options import in_few_bits
 from autotune.trainers.syntax.python_settings import only_filled, tree_of
-from autotune.trainers.syntax.python_unseen import Seen, needs_logits, other_storage, unseen
+from autotune.trainers.syntax.python_unseen import (
+    Seen,
+    dropped,
+    needs_logits,
+    other_storage,
+    unseen,
+)
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from autotune.domain.job import Uncounted
 
 _SAME = ("lora_alpha", "lora_dropout", "use_dora", "use_rslora", "modules_to_save")
 _LORA = {"r": "lora_r", "target_modules": "lora_target_modules", **{key: key for key in _SAME}}
@@ -123,7 +131,7 @@ def parse_script(
     calls, several = calls_of(tree, nodes)
     either = holds_either({c.node for c in calls} - set(stated.reached(tree, surely=True)))
     splits = [call.node for call in calls if call.name == "train_test_split"]
-    calls, again = first_training(calls)
+    calls, again = first_training(calls, stated)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = "train" in {getattr(node, "attr", "") for node in ast.walk(tree)}
     sized = bool(arguments) and (trains or any(is_sized(call) for call in arguments))
@@ -229,8 +237,7 @@ def _add_beside(
         made.values |= {"max_length": cut} if cut is not None else {}
         made.computed += [OWN_LENGTH] if lost else []
     most = next((made.values[key] for key in _LENGTHS if key in made.values), None)
-    if kept := _keeps(nodes, stated, most):
-        made.unseen.append(Uncounted("rows", kept, _DROPPED, *_DROPPED_SD))
+    made.unseen += dropped(nodes, stated, most)
     if filled_up := next(filter(None, (pads(each, stated) for each in trees)), ""):
         made.values[PADS] = True
         made.unseen += [MAPPED] if filled_up == MAPPED.value else []
@@ -243,33 +250,6 @@ def _add_beside(
         made.values["dtype"] = "float32"
         made.computed = [key for key in made.computed if key != "dtype"]
         made.unseen.append(WIDENED)
-
-
-_SIZES = re.compile(r"\blen\(|(len|length|tokens?)\b|\[['\"]N['\"]\]", re.IGNORECASE)
-_DROPPED = "longer rows are dropped: those that train may be shorter; --set data.max_length=N"
-_DROPPED_SD = (0.30, 0.15)  # how far the longest row may lie from the length: an assumption
-
-
-def _keeps(nodes: list[ast.AST], stated: Values, most: object) -> str:
-    """By which length it keeps rows, where that is less than `most` or not known; empty: by none.
-
-    `rows.filter(lambda row: len(row["input_ids"]) < 512)`, `frame[frame["tokens"] <= 512]`.
-    """
-    named = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
-    asked: list[ast.AST] = []
-    for node in nodes:
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "filter":
-            asked += [named.get(getattr(each, "id", ""), each) for each in node.args[:1]]
-        elif isinstance(node, ast.Subscript):
-            asked.append(node.slice)
-    tests = (each for node in asked for each in ast.walk(node) if isinstance(each, ast.Compare))
-    for test in tests:
-        below = len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE)
-        if below and _SIZES.search(ast.unparse(test.left)):
-            known, length = stated.literal(test.comparators[0])
-            if not (known and isinstance(length, int) and isinstance(most, int) and length >= most):
-                return ast.unparse(test)[:60]
-    return ""
 
 
 def _unseen(
@@ -320,7 +300,7 @@ def _add(made: Script, call: Call, stated: Values, tree: ast.Module) -> None:
         if call.node.args:
             _put(made, "model_name_or_path", call.node.args[0], stated)
     elif call.name in TRAINERS:
-        _add_trainer(made, call.node, stated)
+        _add_trainer(made, call, stated)
     elif call.name in {"LoraConfig", "get_peft_model"}:
         made.values.setdefault("use_peft", True)
     for keyword in call.node.keywords:
@@ -333,14 +313,15 @@ def _add(made: Script, call: Call, stated: Values, tree: ast.Module) -> None:
             made.unread.append((call.name, keyword))
 
 
-def _add_trainer(made: Script, node: ast.Call, stated: Values) -> None:
-    """`SFTTrainer(model="name")` loads the model itself."""
-    named = [keyword.value for keyword in node.keywords if keyword.arg == "model"]
-    for value in [*named, *node.args[:1]]:
-        literal, name = stated.literal(value)
-        if literal and isinstance(name, str):
-            made.values.setdefault("model_name_or_path", name)
-            made.calls["by_name"] = node
+def _add_trainer(made: Script, call: Call, stated: Values) -> None:
+    """`SFTTrainer(model="name", model_init_kwargs={...})` loads the model itself."""
+    if name := named_by(call, stated):
+        made.values.setdefault("model_name_or_path", name)
+        made.calls["by_name"] = call.node
+    loading = [key.value for key in call.node.keywords if key.arg == "model_init_kwargs"]
+    for key, value, _ in (stated.entries(loading[0]) or []) if loading else []:
+        if _RENAMED.get(key, key) in _MODEL_KEYS | _BITS:
+            _put(made, _RENAMED.get(key, key), value, stated)
 
 
 def _add_unpacked(

@@ -15,7 +15,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.syntax.python_beside import replaces, trains_more
 from autotune.trainers.syntax.python_loop import repeats
-from autotune.trainers.syntax.python_settings import assigned
+from autotune.trainers.syntax.python_settings import THEIRS, assigned
 from autotune.trainers.unread import decides, kind_of, words_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ _JOINS = re.compile(
 _DEVICES = re.compile(
     r"(num|n)_?(gpus?|devices|nodes)|nproc_per_node|world_size|gpus_per_node|num_processes|nprocs"
 )
+_HANDED = {"args", "training_args", "model"}  # what a trainer of this kind is made with
+_STARTERS = {"ray"}  # whose trainers only start others
 _KEEPS_LOGITS = {"Trainer", "SFTTrainer"}
 _WORKERS = {"ScalingConfig": "num_workers"}  # Ray Train's: as many processes
 _OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
@@ -66,12 +68,8 @@ _NOT_READ = "an argument that is not read: the run is priced without it"
 _NOT_READ_SD, _OWN_STEP_SD, _FROZEN_SD = (0.20, 0.25), (0.20, 0.20), (0.25, 0.30)
 _REFERENCE_SD, _ADAPTER_SD, _MORE_SD = (0.05, 0.30), (0.20, 0.20), (0.10, 0.25)
 _GENERATES_SD, _WHOLE_SD = (0.30, 0.05), (0.10, 0.30)
-_JOINED_SD, _SPLIT_SD, _ELSEWHERE_SD, _STORED_SD = (
-    (0.40, 0.20),
-    (0.40, 0.30),
-    (0.25, 0.40),
-    (0.30, 0.40),
-)
+_JOINED_SD, _SPLIT_SD = (0.40, 0.20), (0.40, 0.30)
+_ELSEWHERE_SD, _STORED_SD = (0.25, 0.40), (0.30, 0.40)
 
 
 class Seen(NamedTuple):
@@ -103,6 +101,7 @@ def unseen(
         of: what is known of it.
     """
     found = [*unread_arguments(unread, stated), *own_steps(tree, of.modules)]
+    found += foreign_trainers(tree, nodes, of.modules)
     found += _trained(nodes, stated, full=of.full)
     joins = "" if of.packed else joins_rows(nodes)
     if joins:
@@ -198,6 +197,27 @@ def own_steps(tree: ast.Module, modules: Iterable[ast.Module] = ()) -> list[Unco
     return found
 
 
+def foreign_trainers(
+    tree: ast.Module, nodes: Iterable[ast.AST], modules: Iterable[ast.Module]
+) -> list[Uncounted]:
+    """Trainers that it imports from elsewhere than the packages that are read, and calls.
+
+    modules: of the script's own: a class that stands there is looked at itself.
+    """
+    here = {n.name for each in modules for n in ast.walk(each) if isinstance(n, ast.ClassDef)}
+    others = {
+        each.asname or each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        if node.level or str(node.module).partition(".")[0] not in THEIRS | _STARTERS
+        for each in node.names if each.name.endswith("Trainer")
+    } - here  # fmt: skip
+    called = {
+        _called(node) for node in nodes if isinstance(node, ast.Call)
+        if _HANDED & {key.arg for key in node.keywords}
+    }  # fmt: skip
+    why = "a trainer of another program's: what it does in a step is not in the price"
+    return [Uncounted(name, "imported", why, *_OWN_STEP_SD) for name in sorted(others & called)]
+
+
 def freezes(nodes: Iterable[ast.AST], stated: Values) -> bool:
     """Whether it switches the gradients of weights off; not of a reference or another model."""
     every = list(nodes)
@@ -244,6 +264,33 @@ def joins_rows(nodes: Iterable[ast.AST]) -> str:
     return ""
 
 
+_SIZES = re.compile(r"\blen\(|(len|length|tokens?)\b|\[['\"]N['\"]\]", re.IGNORECASE)
+_DROPPED = "longer rows are dropped: those that train may be shorter; --set data.max_length=N"
+_DROPPED_SD = (0.30, 0.15)  # how far the longest row may lie from the length: an assumption
+
+
+def dropped(nodes: list[ast.AST], stated: Values, most: object) -> list[Uncounted]:
+    """By which length it keeps rows, where that is less than `most` or not known.
+
+    `rows.filter(lambda row: len(row["input_ids"]) < 512)`, `frame[frame["tokens"] <= 512]`.
+    """
+    named = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    asked: list[ast.AST] = []
+    for node in nodes:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "filter":
+            asked += [named.get(getattr(each, "id", ""), each) for each in node.args[:1]]
+        elif isinstance(node, ast.Subscript):
+            asked.append(node.slice)
+    tests = (each for node in asked for each in ast.walk(node) if isinstance(each, ast.Compare))
+    for test in tests:
+        below = len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE)
+        if below and _SIZES.search(ast.unparse(test.left)):
+            known, length = stated.literal(test.comparators[0])
+            if not (known and isinstance(length, int) and isinstance(most, int) and length >= most):
+                return [Uncounted("rows", ast.unparse(test)[:60], _DROPPED, *_DROPPED_SD)]
+    return []
+
+
 def _other_adapter(tree: ast.Module, nodes: Iterable[ast.AST]) -> str:
     """The class of PEFT's by which it describes another adapter; empty: none, or LoRA as well."""
     theirs = {
@@ -255,14 +302,10 @@ def _other_adapter(tree: ast.Module, nodes: Iterable[ast.AST]) -> str:
     return "" if "LoraConfig" in called else min(theirs & called, default="")
 
 
-def _elsewhere(
-    tree: ast.Module, nodes: list[ast.AST], stated: Values
-) -> list[Uncounted]:  # fmt: skip
+def _elsewhere(tree: ast.Module, nodes: list[ast.AST], stated: Values) -> list[Uncounted]:
     """Where it trains on something else than the machine that is named, or by other kernels."""
     found = []
-    if (
-        _environment(nodes, stated, "UNSLOTH_RETURN_LOGITS") == "1"
-    ):  # unsloth 2026.10 models/llama.py
+    if _environment(nodes, stated, "UNSLOTH_RETURN_LOGITS") == "1":  # unsloth models/llama.py
         why = "Unsloth then makes all logits at once, and not in parts: more memory"
         found.append(Uncounted("UNSLOTH_RETURN_LOGITS", "1", why, *_WHOLE_SD))
     if hidden := hidden_devices(nodes, stated):
@@ -296,9 +339,7 @@ def hidden_devices(nodes: Iterable[ast.AST], stated: Values) -> str:
     return "empty" if said == "" else said or ""
 
 
-def _environment(
-    nodes: Iterable[ast.AST], stated: Values, name: str, *wanted: str
-) -> str | None:  # fmt: skip
+def _environment(nodes: Iterable[ast.AST], stated: Values, name: str, *wanted: str) -> str | None:
     """What it sets a variable of its environment to, the first that is wanted; None: to nothing."""
     for node in nodes:
         target, value = assigned(node)

@@ -68,7 +68,8 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {"lower": str.lower, "upper": str.up
 _ON_DEVICES = {"torch.cuda.is_available", "cuda.is_available"}  # a job is priced on a machine
 _PARSED = {"args", "opt", "opts", "flags", "FLAGS", "cli_args", "ns", "namespace"}  # by argparse
 # Objects that have attributes of their own, whatever a script calls its options.
-_NO_SETTINGS = {"torch", "model", "tokenizer", "tok", "os", "np", "dataset", "trainer"}
+_NO_OPTIONS = {"torch", "model", "tokenizer", "tok", "os", "np", "dataset"}
+_NO_SETTINGS = {*_NO_OPTIONS, "trainer"}
 
 
 class UnknownError(ValueError):
@@ -157,17 +158,16 @@ class Values:
     def _stored(self, tree: ast.Module, taking: list[ast.AST]) -> dict[str, ast.expr | None]:
         reached, surely = set(self.reached(tree)), set(self.reached(tree, surely=True))
         inside = set(ast.walk(tree))
-        found: dict[str, ast.expr | None] = {}
-        for node in taking:
-            if is_stored(node) and (node in reached or node not in inside):
-                found[str(getattr(node, "attr", ""))] = None
+        taking = [n for n in taking if is_stored(n) and root(n) not in _NO_OPTIONS]
+        run = [str(getattr(n, "attr", "")) for n in taking if n in reached or n not in inside]
+        found: dict[str, ast.expr | None] = dict.fromkeys(run)
+        names = [getattr(node, "attr", "") for node in taking]
         for node in surely:
             target, value = assigned(node)
             if target is None or not is_stored(target) or root(target) in _NO_SETTINGS:
                 continue
             name = str(getattr(target, "attr", ""))
-            once = sum(getattr(n, "attr", "") == name and is_stored(n) for n in taking) == 1
-            found[name] = value if once else None
+            found[name] = value if names.count(name) == 1 else None
         return found
 
     def literal(self, node: ast.expr) -> tuple[bool, Any]:
