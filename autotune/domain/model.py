@@ -20,6 +20,7 @@ Norm = Literal["rmsnorm", "layernorm"]
 Mlp = Literal["gated", "plain"]
 Position = Literal["rope", "learned", "alibi", "none"]
 Part = Literal["attention", "mixer", "mlp", "expert", "shared_expert", "router", "per_layer"]
+XIELU = "xielu"  # an activation with two weights of its own
 MIXING: tuple[Part, ...] = ("attention", "mixer")  # parts of a layer that mix tokens
 QkNorm = Literal["none", "per_head", "full"]  # full: over all heads' width (OLMo-2, Gemma-3: per)
 
@@ -323,7 +324,7 @@ class Model:
     @property
     def is_unmeasured(self) -> bool:
         """Whether its layers are of kinds that no measured run of training has."""
-        return bool(self.kinds) or self.latent is not None
+        return bool(self.kinds) or self.latent is not None or self.activation == XIELU
 
     @property
     def blocks(self) -> int:

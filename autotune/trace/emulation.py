@@ -108,7 +108,7 @@ _FULL = {
     torch.pow, torch.Tensor.pow, torch.Tensor.__pow__, torch.rsqrt, torch.Tensor.rsqrt, torch.exp,
     torch.Tensor.exp, torch.log, torch.Tensor.log, functional.layer_norm, functional.nll_loss,
     functional.cross_entropy, torch.Tensor.sum, torch.sum, torch.cumsum, torch.Tensor.cumsum,
-    torch.logsumexp, functional.softplus,
+    torch.logsumexp, functional.softplus, torch.expm1, torch.Tensor.expm1,
 }  # fmt: skip
 _active: list[Autocast | None] = []  # the policies that are on, innermost last; None: switched off
 _SOFTMAX = {functional.softmax, functional.log_softmax, torch.softmax, torch.Tensor.softmax}

@@ -234,6 +234,7 @@ FAMILIES: dict[str, Family] = {
         **_biased(by="use_bias=True"),
         tied=True,
     ),
+    "apertus": Family("ApertusForCausalLM", **_NORMED_HEADS, **_SQUARED | {"activation": "xielu"}),
     "nanochat": Family(
         "NanoChatForCausalLM",
         **_ATTENTION_BIAS,

@@ -192,7 +192,7 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
         attention_softcap=family.softcaps and text.get("attn_logit_softcapping") is not None,
         final_softcap=family.softcaps and text.get("final_logit_softcapping") is not None,
         sliding_window=_window(text, family_name, name),
-        extra_params_per_layer=sizes.heads if family_name == "gpt_oss" else 0,
+        extra_params_per_layer={"gpt_oss": sizes.heads, "apertus": 2}.get(family_name, 0),
         extra_params=2 * sizes.hidden if family_name == "opt" else 0,  # two unused positions
         hf_config=_plain_json(text, family_name),
         remote_code=family.remote,
@@ -279,7 +279,7 @@ def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
         strange = sorted({str(item) for item in layers} - known)
         if strange:
             found.append(f"layers of kind {', '.join(strange)}")
-    if text.get("hidden_act") == "xielu":
+    if text.get("hidden_act") == "xielu" and kind != "apertus":
         found.append("an activation with weights of its own (xIELU)")
     if found:
         msg = f"{name} ({kind}) has {found[0]}, which this version cannot describe"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from autotune.cost import dora
 from autotune.cost.memory.mixers import mixer_kept
 from autotune.cost.memory.modelling_code import Mode, family_memory, fused_layernorm
-from autotune.domain.model import MIXING, Mamba2
+from autotune.domain.model import MIXING, XIELU, Mamba2
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -324,20 +324,33 @@ def _mlp_block(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]
     if one_input(model) and own[0].part == "mlp":
         inputs = ()
     token = _group(method, mode, _Group(inputs, norm_output(model, mode), kept=False))
-    units, cast, holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
-    if mode.compiled and units > 1.0:  # from its input, whatever it is written in
-        units, cast = _KEPT_BY_OTHERS[:2]
+    holds_output = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)[2]
     width, inner = float(output[0].in_features), inner_bytes(model, mode)
     if mode.fused_adapters:  # its two factors; their product is made again
         return token + 2.0 * inner * width
     if not (mode.fused_gate and model.mlp == "gated"):
-        token += width * (cast if mode.autocast and inner == mode.compute else units * inner)
+        token += width * _activated(model, mode, inner)
     if model.mlp == "gated":
         token += 2.0 * inner * width
     elif holds_output:
         token += inner * width
     kept = holds_output and model.mlp == "plain"
     return token + _group(method, mode, _Group(output, inner, kept=kept))
+
+
+def _activated(model: Model, mode: Mode, inner: float) -> float:
+    """[bytes/element] that the activation keeps beside its output. inner: of what it reads.
+
+    Without its own CUDA kernels xIELU is Python: x, alpha x, expm1(x), which of both sides holds.
+    """
+    units, cast, _ = _KEPT_BY_ACTIVATION.get(model.activation, _KEPT_BY_OTHERS)
+    if model.activation == XIELU and not mode.compiled:
+        wide = 4.0 if mode.autocast else max(inner, mode.stream)  # times softplus of a weight
+        grown = 4.0 if mode.autocast else inner  # expm1
+        return inner + wide + grown * (2.0 if mode.train_base else 1.0) + 1.0
+    if mode.compiled and units > 1.0:  # from its input, whatever it is written in
+        units, cast = _KEPT_BY_OTHERS[:2]
+    return cast if mode.autocast and inner == mode.compute else units * inner
 
 
 def _experts(model: Model, method: Method, mode: Mode, own: tuple[Linear, ...]) -> float:

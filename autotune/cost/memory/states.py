@@ -24,6 +24,7 @@ from autotune.cost.memory.modelling_code import (
     is_litgpt,
 )
 from autotune.domain.config import OFFLOADED_STATES
+from autotune.domain.model import XIELU
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -229,9 +230,12 @@ def fp32_stream(job: Job) -> bool:
     """Whether the residual stream of an unsharded 16-bit run is fp32.
 
     fp32 embeddings make it so. So do fp32 norms over a quantised base, whose linears answer in the
-    dtype of their input, where the norm multiplies by its weight last; others cast back.
+    dtype of their input, where the norm multiplies by its weight last; others cast back. So does
+    xIELU under autocast before such a linear.
     """
     if job.method.base == "32bit":
+        return True
+    if quantised(job) and job.software.autocast and job.model.activation == XIELU:
         return True
     facts, kept = family_memory(job.model.family), job.software.kbit_upcast
     widens = job.model.norm == "rmsnorm" and job.model.norm_weight and not facts.fp32_norm

@@ -78,10 +78,10 @@ COMPILED = 0.30
 # #1474, 7B and 1.8B), 1.7 (modelscope/ms-swift#3033), 1.9 (huggingface/peft#3341, a FLUX model).
 DORA = 0.20
 FP8, FLASH_3 = 0.20, 0.05
-# Models whose layers differ in shape, or have latent attention: no measured step of any is in the
-# record, and no kernel of theirs was timed at the width of their heads. Of Gemma 4 31B in full on
-# eight H100 at 4,096 tokens one public run exists. Assumption: a factor 1.6 on each side, for nine
-# runs in ten.
+# Models whose layers differ in shape, have latent attention or xIELU: no measured step of any is
+# in the record, and no kernel of theirs was timed at the width of their heads. Of Gemma 4 31B in
+# full on eight H100 at 4,096 tokens one public run exists. Assumption: a factor 1.6 on each side,
+# for nine runs in ten.
 MIXED_LAYERS = math.log(1.6) / Z90
 # Gated delta nets, and Mamba layers like them: no step of such a model was fitted. One published
 # run took 1.22 s a step without their kernels and 0.70 s with them (huggingface/transformers issue

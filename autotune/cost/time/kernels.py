@@ -24,7 +24,7 @@ from autotune.cost.time.dequantisation import (
     widens_weights,
 )
 from autotune.cost.time.flops import head_weights, products
-from autotune.domain.model import MIXING
+from autotune.domain.model import MIXING, XIELU
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ BROKEN_GRAPH = (
 JOINED_HEADS, JOINED_KERNELS = Passes(4, 8), Passes(4, 7)
 
 _SOFT_ACTIVATIONS = ("gelu_new", "gelu_fast", "quick_gelu")  # written in Python: many kernels
+# Source: derived, op by op, of transformers 5.23 XIELUActivation without its CUDA kernels, under
+# autocast (softplus and expm1 answer in fp32, and all that follows them).
+XIELU_PASSES = Passes(100, 164)
 # [bytes per logit] forward + backward with fp32 logits, by what the loss materialises.
 LOSS_BYTES = {
     "upcast": 30.0, "upcast_copy": 38.0, "native": 19.0, "inplace": 12.0, "chunked": 30.0,
@@ -167,7 +170,9 @@ def _elementwise(model: Model, *, upcast: bool, fused: bool) -> Passes:
     if model.latent:
         norms += sum(model.latent.normed)
     width = activated_width(model)
-    if model.activation in _SOFT_ACTIVATIONS:
+    if model.activation == XIELU:
+        act = XIELU_PASSES
+    elif model.activation in _SOFT_ACTIVATIONS:
         act = Passes(30, 46)
     elif model.mlp == "gated":
         act = Passes(10, 18)

@@ -320,7 +320,7 @@ def test_a_gemma_4_that_is_not_described_is_refused_with_the_reason(
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "ME*"}, "no num_local_experts"),
         ({"model_type": "bamba", "mamba_n_heads": 48}, "state-space"),
         ({"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": [1, 2]}, "moe_topk"),
-        ({"model_type": "apertus", "hidden_act": "xielu"}, "xIELU"),
+        ({"model_type": "llama", "hidden_act": "xielu"}, "xIELU"),
         ({"model_type": "bamba", "layer_types": ["mamba", "attention"]}, "mamba"),
         ({"model_type": "olmo_hybrid", "linear_num_key_heads": 16}, "linear-attention"),
         ({"model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2,

@@ -44,14 +44,16 @@ SCALED = ["openbmb/MiniCPM3-4B", "tencent/Hunyuan-A13B-Instruct"]
 # Layers of one block each, of every kind, and convolutions beside experts.
 ONE_BLOCK = ["nvidia/Nemotron-H-4B-Base-8K", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"]
 ROUTED = ["LiquidAI/LFM2-8B-A1B"]
+# An activation with weights of its own, in fp32 under autocast.
+XIELU = ["swiss-ai/Apertus-8B-2509"]
 # the others are of their kinds
 OF_EVERY_METHOD = {
     "Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-35B-A3B", "LiquidAI/LFM2-1.2B",
-    "tiiuae/Falcon-H1-0.5B-Instruct", "nvidia/Nemotron-H-4B-Base-8K",
+    "tiiuae/Falcon-H1-0.5B-Instruct", "nvidia/Nemotron-H-4B-Base-8K", *XIELU,
 }  # fmt: skip
 CASES = [
     (n, words)
-    for n in NAMES + CONVOLUTIONS + MAMBA + ONE_BLOCK + ROUTED + SCALED
+    for n in NAMES + CONVOLUTIONS + MAMBA + ONE_BLOCK + ROUTED + SCALED + XIELU
     for words in METHODS
     if n in OF_EVERY_METHOD or words == "lora"
 ]
