@@ -196,7 +196,8 @@ def plan(
         gpus: replaces the file's hardware, as in `tune`.
         price: such as "0.59 USD/h", of every machine.
         options: fields of `autotune.app.campaign.plan.PlanOptions`: parallel, budget,
-            deadline, hours, hours_per_day, barrier, share, objective, fidelity, space.
+            deadline, hours, hours_per_day, barrier, share, mixed, objective, fidelity,
+            space.
 
     Raises:
         InputError: for anything wrong in the campaign or the options.

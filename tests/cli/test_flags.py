@@ -44,7 +44,8 @@ FLAGS = {
     },
     "plan": {
         "--parallel", "--budget", "--deadline", "--hours", "--hours-per-day", "--barrier",
-        "--share", "--gpu", "--price", "--minimize", "--space", "--fidelity", "--chart", *FORMAT,
+        "--share", "--mixed", "--gpu", "--price", "--minimize", "--space", "--fidelity", "--chart",
+        *FORMAT,
         *QUIET, *VERBOSE,
     },
     "verify": {"--gpu", "--set", "--elapsed", "--next-runs", *LINE, *FORMAT, *QUIET, *VERBOSE},

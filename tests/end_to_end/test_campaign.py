@@ -17,7 +17,7 @@ KEYS = {
     "schema_version", "phases", "runs", "offers", "schedule", "subset", "warnings", "cuts",
     "contradictions", "assumed", "scaling", "stated_scaling", "sharing", "total", "machine",
     "name", "hours_from", "mixed_cost_usd", "apart", "wall_seconds",
-    "decisive", "deadline", "next", "tiebreak",
+    "decisive", "deadline", "next", "tiebreak", "mixed", "one_machine",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ def campaign(phases: list[str], makespan_s: float = 7500.0) -> dict[str, Any]:
     """A schedule with one run a phase, on two machines."""
     return {
         "name": "campaign",
+        "mixed": False,
         "runs": [{"phase": phase} for phase in phases],
         "schedule": {
             "makespan_s": makespan_s, "machines": 2,

@@ -75,13 +75,9 @@ class When:
 Ends = tuple[list["Task"], list["Task"], list["Task"]]  # at p10, p50 and p90 of every run
 
 
-def ends_of(
-    campaign: Campaign, runs: Sequence[PlannedRun], machine: int, subset: Subset | None
-) -> Ends:
+def ends_of(campaign: Campaign, runs: Sequence[PlannedRun], subset: Subset | None) -> Ends:
     """The tasks of the runs that are kept, at both ends of their ranges and at the middle."""
-    low, middle, high = (
-        tasks_of(campaign, runs, machine, subset, end)[1] for end in ("p10", "p50", "p90")
-    )
+    low, middle, high = (tasks_of(campaign, runs, subset, end)[1] for end in ("p10", "p50", "p90"))
     return low, middle, high
 
 

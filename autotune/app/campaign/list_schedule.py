@@ -9,7 +9,9 @@ Source: Graham, "Bounds on Multiprocessing Timing Anomalies" (1969): any list sc
 
 Two runs share a machine only if both may, their memory fits together and both are slowed little.
 A pair whose devices' shares add to more than one runs at 1 / (sum of shares) of its speed each.
-Does not cover: migrating a run, machines of different speed, pausing to make room.
+Of several kinds of machines each task knows its own: "machines" are how many run at once, of
+whatever kind, and tasks of a kind of which there is one machine wait for each other.
+Does not cover: migrating a run, a task that may choose its machine, pausing to make room.
 """
 
 from __future__ import annotations
@@ -138,8 +140,17 @@ def lower_bound(
 
 
 def longest_chain(tasks: Sequence[Task]) -> float:
-    """[s] of the longest run and what must wait for it: no number of machines beats it."""
-    return max(_tails(tasks, waits_of(tasks, barrier=False)), default=0.0)
+    """[s] of the longest run and what must wait for it: no number of machines beats it.
+
+    Runs that all need the one machine of a kind wait for each other.
+    """
+    queues: dict[int, float] = {}
+    for task in tasks:
+        if task.single:
+            own = task.duration_s / (TOGETHER if task.shareable else 1)
+            queues[task.kind] = queues.get(task.kind, 0.0) + own
+    chains = _tails(tasks, waits_of(tasks, barrier=False))
+    return max((*chains, *queues.values()), default=0.0)
 
 
 def _work(tasks: Sequence[Task], machines: int, *, share: bool) -> float:
@@ -180,6 +191,7 @@ class _Machine:
     """What runs on one machine now, and how much of each is left [s of its own time]."""
 
     left: dict[int, float] = field(default_factory=dict)
+    kind: int | None = None  # of the last task
 
     def rate(self, tasks: Sequence[Task]) -> float:
         """Speed of each task on it, against running alone."""
@@ -231,13 +243,14 @@ class _Floor:
             if number is not None:
                 ready.remove(place)
                 self._machines[number].left[index] = self._tasks[index].duration_s
+                self._machines[number].kind = self._tasks[index].kind
                 self._begun[index] = (number, now)
-            elif not self._share:
+            elif not self._share and all(machine.left for machine in self._machines):
                 return
 
     def _room_for(self, index: int) -> int | None:
         """A free machine, or one to share; None when the task must wait."""
-        free = next((n for n, machine in enumerate(self._machines) if not machine.left), None)
+        free = self._free_for(self._tasks[index])
         if free is not None or not self._share:
             return free
         return next(
@@ -249,6 +262,15 @@ class _Floor:
             ),
             None,
         )
+
+    def _free_for(self, task: Task) -> int | None:
+        """A free machine: one of its kind before one that nobody used yet, then any other."""
+        kinds = [machine.kind for machine in self._machines if machine.left]
+        if task.single and task.kind in kinds:
+            return None
+        free = [n for n, machine in enumerate(self._machines) if not machine.left]
+        order = {task.kind: 0, None: 1}
+        return min(free, key=lambda n: (order.get(self._machines[n].kind, 2), n), default=None)
 
     def _advance(self, number: int, machine: _Machine, step: float, now: float) -> set[int]:
         """Let time pass on one machine; the tasks that what ended there has made ready."""
@@ -272,6 +294,7 @@ def go_together(first: Task, second: Task) -> bool:
     return (
         first.shareable
         and second.shareable
+        and first.kind == second.kind
         and first.memory + second.memory <= 1.0
         and first.busy + second.busy <= PAYS
     )

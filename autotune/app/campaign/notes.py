@@ -33,15 +33,19 @@ def notes_of(
             f"{len(total.missing)} kinds of runs cannot run on any one machine of the campaign; "
             f"on {total.offer.label}: {names} ({why})"
         )
-    late = [run.name for run in found.runs if run.on[found.machine].misses]
+    late = [run.name for run in found.runs if run.here.misses]
     if late:
         notes.append(
             f"{len(late)} kinds of runs are not sure enough to keep a limit of theirs (see each "
             f"run's limits.confidence): {', '.join(late[:4])}"
         )
     notes += _opened_notes(found, campaign)
-    notes += _may_be_better(found)
-    if machines > 1 and total.offer.owned:
+    notes += [] if found.mixed else _may_be_better(found)
+    if machines > 1 and any(run.single for run in found.runs):
+        notes.append("you own one machine, so its runs wait for each other")
+    elif found.mixed:
+        pass
+    elif machines > 1 and total.offer.owned:
         notes.append(f"{machines} of your own machines are planned; the file describes one")
     elif machines > 1 and any(other.offer.owned for other in found.offers):
         notes.append("you own one machine, so a plan of several is priced as rented")
@@ -49,7 +53,7 @@ def notes_of(
     if resumed:
         notes.append(resumed)
     if any(run.expected_fraction < 1.0 for run in found.runs):
-        full = sum(run.on[found.machine].full_s * run.repeat for run in found.runs)
+        full = sum(run.here.full_s * run.repeat for run in found.runs)
         notes.append(
             f"with early stopping as expected; if no run stops early they take "
             f"{full / HOUR_S:,.1f} h in all"
@@ -59,21 +63,21 @@ def notes_of(
 
 def _opened_notes(found: Plan, campaign: Campaign) -> list[str]:
     """Runs that fit on the planned machine only with a knob that was opened for them."""
-    opened: dict[tuple[str, str], list[str]] = {}
+    opened: dict[tuple[str, str, str], list[str]] = {}
     for run in found.runs:
-        row = run.on[found.machine].row
+        row = run.here.row
         words = opened_words(row.config) if row is not None else ""
         jobs = [campaign.jobs[piece.job] for piece in run.pieces]
         asked = any(OFFLOAD in {*job.allow, *job.lock} for job in jobs)
         if row is not None and words and not asked:
-            opened.setdefault((words, opened_means(jobs[0], row)), []).append(run.name)
-    label = found.offers[found.machine].offer.label
+            key = (found.offers[run.machine].offer.label, words, opened_means(jobs[0], row))
+            opened.setdefault(key, []).append(run.name)
     return [
         Decisive(
             f"on {label} nothing fits without it, so {words} was opened: {means} "
             f"({', '.join(names[:4])})"
         )
-        for (words, means), names in opened.items()
+        for (label, words, means), names in opened.items()
     ]
 
 
@@ -85,7 +89,7 @@ def _may_be_better(found: Plan) -> list[str]:
         for number, other in enumerate(found.offers)
         if other.cost_usd.p50 < planned.cost_usd.p50
         and len(other.missing) <= len(planned.missing)
-        and any(run.on[number].caution > run.on[found.machine].caution for run in found.runs)
+        and any(run.on[number].caution > run.here.caution for run in found.runs)
     ]
     return [
         Decisive(

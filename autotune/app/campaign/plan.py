@@ -1,6 +1,6 @@
 """`autotune plan`: a campaign of runs, priced, placed on machines, cut to a budget.
 
-campaign file -> bills of each run on each machine -> the machine -> schedule, subset, cuts
+campaign file -> bills of each run on each machine -> the machines -> schedule, subset, cuts
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from autotune.app.campaign.bills import bills_of
 from autotune.app.campaign.claims import contradictions, hours_device
 from autotune.app.campaign.limits import When, confidence_of, ends_of
 from autotune.app.campaign.list_schedule import longest_chain, schedule
+from autotune.app.campaign.machines import Mix, Question, items_of, mixed, one_machine
 from autotune.app.campaign.notes import notes_of
 from autotune.app.campaign.schedule import (
     enough_machines,
@@ -24,27 +25,24 @@ from autotune.app.campaign.schedule import (
     stated_tasks,
     tasks_of,
 )
-from autotune.app.campaign.subset import Item, best_subset, parse_budget, what_to_cut
+from autotune.app.campaign.subset import parse_budget, what_to_cut
 from autotune.app.tune.priced import check_choices
 from autotune.catalog.files import write_whole
 from autotune.cost.columns import reusing_tables
-from autotune.domain.answer.limits import held_with, worst_excess
-from autotune.domain.answer.plan import Apart, OfferTotal, PhaseTotal, Plan, PlannedRun, RunOnOffer
-from autotune.domain.answer.tiebreak import Tiebreak
+from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun, RunsTotal
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError
 from autotune.domain.outcome import Spread
 from autotune.domain.typed.values import MAX_DEVICES
 from autotune.domain.units import HOUR_S, parse_seconds
 from autotune.frozen import dataclass
-from autotune.search.selection import Contender, tiebreak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from autotune.app.campaign.file import Campaign
-    from autotune.cost.spread.joint import Loadings
-    from autotune.domain.answer.plan import Hours, Subset
+    from autotune.domain.answer.plan import Hours
     from autotune.search.selection import Objective
 
 USUAL = (1, 2, 4, 8)  # machines that the schedule is also worked out for
@@ -62,6 +60,7 @@ class PlanOptions:
     hours_per_day: float | None = None
     barrier: bool = False
     share: bool = False
+    mixed: bool = False
     objective: Objective = "cost"
     fidelity: str = "formula"
     space: str | None = None
@@ -88,29 +87,25 @@ def plan(
         space=options.space,
         progress=progress,
     )
-    totals = tuple(_total(campaign, runs, n) for n in range(len(campaign.offers)))
+    totals = tuple(_offer_total(campaign, runs, n) for n in range(len(campaign.offers)))
     barrier, share = options.barrier or campaign.file.barrier, options.share or campaign.file.share
     confidence = confidence_of(campaign)
     when = options.deadline and When(
         _deadline_s(options.deadline), machines, barrier, share, hours_per_day, confidence
     )
-
-    def kept(number: int) -> Subset | None:
-        if budget is None or totals[number].missing:
-            return None
-        return best_subset(_items(campaign, runs, number, confidence), budget, confidence)
-
-    def excess(number: int) -> float:
-        if not when or budget is not None or totals[number].missing:
-            return 0.0  # a budget keeps fewer runs on a dearer machine, which so ends sooner
-        return when.of(ends_of(campaign, runs, number, None)).excess
-
+    asked = Question(
+        campaign, runs, machines, options.objective, confidence, budget, when or None
+    )  # fmt: skip
     progress("placing the runs on machines")
-    machine, broken = _machine(runs, totals, machines, options.objective, excess, unsure)
-    whole, subset = not totals[machine].missing, kept(machine)
-    task_runs, tasks = tasks_of(campaign, runs, machine, subset)
+    one, broken = one_machine(asked, totals, unsure)
+    mix = mixed(asked, one)
+    runs = asked.on([one] * len(runs))
+    if mix is not None and (options.mixed or campaign.file.mixed or _only_mixed(asked, runs, mix)):
+        runs, broken = mix.runs, None
+    whole, subset = not any(run.here.reason for run in runs), asked.subset(runs)
+    task_runs, tasks = tasks_of(campaign, runs, subset)
     placed = schedule(tasks, machines, barrier=barrier) if whole else None
-    sharing = sharing_of(tasks, [runs[r] for r in task_runs], machine, placed)
+    sharing = sharing_of(tasks, [runs[r] for r in task_runs], placed)
     if share and sharing.schedule is not None:
         placed = sharing.schedule
     stated = stated_tasks(campaign)
@@ -125,10 +120,12 @@ def plan(
         hours=hours,
         runs=runs,
         offers=totals,
-        machine=machine,
+        machine=_main(runs),
+        one_machine=one,
+        total=_total(campaign, runs),
         tiebreak=broken,
-        apart=_apart(runs, totals, machines),
-        phases=_phases(campaign, runs, machine),
+        apart=mix.told(asked, barrier=barrier) if mix is not None else None,
+        phases=_phases(campaign, runs),
         tasks=tuple(task.name for task in tasks),
         task_runs=tuple(task_runs),
         schedule=placed,
@@ -140,15 +137,17 @@ def plan(
         longest_chain_s=longest_chain(tasks),
         hours_per_day=hours_per_day,
         days=placed.makespan_s / (hours_per_day * HOUR_S) if placed is not None else None,
-        cuts=what_to_cut(_items(campaign, runs, machine, confidence)) if whole else (),
+        cuts=what_to_cut(items_of(campaign, runs, confidence)) if whole else (),
         subset=subset,
-        deadline=when.told(ends_of(campaign, runs, machine, subset)) if when and whole else None,
+        deadline=when.told(ends_of(campaign, runs, subset)) if when and whole else None,
         contradictions=contradictions(campaign, runs),
         warnings=warnings,
         assumed=campaign.assumed,
         wall_seconds=0.0,
     )
     notes = notes_of(found, campaign, [task.duration_s for task in tasks], machines)
+    if options.mixed and not found.mixed and whole:
+        notes.append(Decisive(_no_mix(campaign)))
     if options.hours == "stated" and all(run.hours is None for run in campaign.runs):
         notes.append("no run of the campaign states hours: these are the model's")
     return replace(
@@ -172,9 +171,9 @@ def write_chart(path: Path, drawing: str) -> None:
 
 def exit_status(found: Plan) -> int:
     """As `tune`: 0 an answer, 3 a run fits nowhere, 4 the deadline or a run's limit is missed."""
-    if found.offers[found.machine].missing:
+    if found.missing:
         return NOTHING_FEASIBLE
-    late = any(run.on[found.machine].misses for run in found.runs)
+    late = any(run.here.misses for run in found.runs)
     late = late or (found.deadline is not None and not found.deadline.odds.kept)
     return LIMIT_MISSED if late else 0
 
@@ -202,7 +201,48 @@ def _deadline_s(text: str) -> float:
     return deadline_s
 
 
-def _total(campaign: Campaign, runs: Sequence[PlannedRun], number: int) -> OfferTotal:
+def _only_mixed(asked: Question, runs: Sequence[PlannedRun], mix: Mix) -> bool:
+    """Whether no one machine holds all runs, keeps the deadline or is within a budget, as it is."""
+    if any(run.here.reason for run in runs):
+        return True
+    try:
+        kept = asked.subset(runs)
+    except InputError:  # it pays no run on this machine
+        return True
+    return kept is None and mix.excess <= 0 < asked.excess(runs, None)
+
+
+def _no_mix(campaign: Campaign) -> str:
+    """Why all runs are on one machine though several were asked for."""
+    if len(campaign.offers) == 1:
+        return "the campaign names one machine, so there is nothing to mix"
+    return "no mix of these machines is better than one machine for all runs"
+
+
+def _main(runs: Sequence[PlannedRun]) -> int:
+    """The machine that most of the bill is paid for; where nothing costs, that is used longest."""
+    bills: dict[int, tuple[float, float]] = {}
+    for run in runs:
+        money, seconds = bills.get(run.machine, (0.0, 0.0))
+        money += run.here.cost_usd.p50 * run.repeat
+        bills[run.machine] = money, seconds + run.here.duration_s.p50 * run.repeat
+    return max(bills, key=lambda number: (*bills[number], -number))
+
+
+def _total(campaign: Campaign, runs: Sequence[PlannedRun]) -> RunsTotal:
+    """All runs where they are planned; of those that cannot run there, nothing."""
+    can = [run for run in runs if not run.here.reason]
+    return RunsTotal(
+        duration_s=_summed([(run.here.duration_s, run.repeat) for run in can]),
+        device_s=math.fsum(
+            run.here.duration_s.p50 * run.repeat * campaign.offers[run.machine].count for run in can
+        ),
+        cost_usd=_summed([(run.here.cost_usd, run.repeat) for run in can]),
+        stated_s=stated_s(runs),
+    )
+
+
+def _offer_total(campaign: Campaign, runs: Sequence[PlannedRun], number: int) -> OfferTotal:
     """Everything on one machine. Ranges add end to end: one model errs for all runs."""
     offer = campaign.offers[number]
     can = [run for run in runs if not run.on[number].reason]
@@ -240,110 +280,7 @@ def _summed(parts: Sequence[tuple[Spread, int]], factor: float = 1.0) -> Spread:
     )
 
 
-def _machine(
-    runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int, objective: Objective,
-    excess: Callable[[int], float], unsure: Callable[[int], Loadings],
-) -> tuple[int, Tiebreak | None]:  # fmt: skip
-    """The offer that the campaign is planned on, by the rule of `tune`, and why in a tie.
-
-    excess: by how much, relatively, an offer misses the campaign's deadline. unsure: how far all
-    runs together may be off on an offer.
-
-    All runs fit, then their limits are kept (or missed by least), then the least money or time at
-    the pessimistic end of what nobody measured. A machine of one's own is one machine: where
-    several are asked for, rented ones go first.
-    """
-
-    def rank(number: int) -> tuple[float, ...]:
-        total = totals[number]
-        owned = total.offer.owned and machines > 1
-        late = max(excess(number), *(worst_excess(run.on[number].limits) for run in runs))
-        money, seconds = _at_worst(runs, number)
-        first = (money, seconds) if objective == "cost" else (seconds, money)
-        return (-total.runs, float(owned), max(late, 0.0), *first, number)
-
-    ordered = sorted(range(len(totals)), key=rank)
-    least = rank(ordered[0])
-    alike = [n for n in ordered if rank(n)[:3] == least[:3] and not totals[n].missing]
-    if not alike:
-        return ordered[0], None
-    taken = alike[tiebreak([_contender(runs, totals, n, objective, unsure) for n in alike], 0)]
-    if taken == alike[0]:
-        return taken, None
-    over = totals[alike[0]]
-    return taken, Tiebreak.of(over.offer, objective, over.duration_s, over.cost_usd)
-
-
-def _contender(
-    runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], number: int, objective: Objective,
-    unsure: Callable[[int], Loadings],
-) -> Contender:  # fmt: skip
-    """All runs on an offer, as other offers are held against it."""
-    total, (money, seconds) = totals[number], _at_worst(runs, number)
-    score = money if objective == "cost" else seconds
-    expected = total.duration_s.p50
-    return Contender(
-        score=score,
-        least=score,
-        other=expected if objective == "cost" else total.cost_usd.p50,
-        devices=total.offer.count,
-        caution=seconds / expected if expected > 0 else 1.0,
-        unsure=lambda: unsure(number),
-    )
-
-
-def _at_worst(runs: Sequence[PlannedRun], number: int) -> tuple[float, float]:
-    """[USD], [s] of all runs on an offer at the pessimistic end of what nobody measured."""
-    own = [(run.on[number], run.repeat) for run in runs if not run.on[number].reason]
-    money = math.fsum(on.cost_usd.p50 * on.caution * repeat for on, repeat in own)
-    return money, math.fsum(on.duration_s.p50 * on.caution * repeat for on, repeat in own)
-
-
-def _apart(runs: Sequence[PlannedRun], totals: Sequence[OfferTotal], machines: int) -> Apart | None:
-    """Every run on its own machine, chosen as `_machine` does: what keeps its limits first."""
-    rented = [n for n, total in enumerate(totals) if machines == 1 or not total.offer.owned]
-    chosen: list[int] = []
-    for run in runs:
-        able = [n for n in rented if not run.on[n].reason]
-        if not able:
-            return None
-        chosen.append(min(able, key=lambda number: _own_rank(run.on[number])))
-    taken = [(run.on[n], run.repeat) for run, n in zip(runs, chosen, strict=True)]
-    return (
-        Apart(
-            cost_usd=math.fsum(on.cost_usd.p50 * repeat for on, repeat in taken),
-            duration_s=math.fsum(on.duration_s.p50 * repeat for on, repeat in taken),
-            machines=tuple(chosen),
-        )
-        if len(rented) > 1
-        else None
-    )
-
-
-def _own_rank(on: RunOnOffer) -> tuple[bool, float, float]:
-    return bool(on.misses), on.cost_usd.p50 * on.caution, on.cost_usd.p50
-
-
-def _items(
-    campaign: Campaign, runs: Sequence[PlannedRun], machine: int, confidence: float
-) -> list[Item]:
-    count = campaign.offers[machine].count
-    return [
-        Item(
-            name=run.name,
-            count=run.repeat,
-            priority=run.priority,
-            cost_usd=run.on[machine].cost_usd.p50,
-            device_s=run.on[machine].duration_s.p50 * count,
-            after=run.after,
-            held_usd=held_with(run.on[machine].cost_usd, confidence),
-            held_s=held_with(run.on[machine].duration_s, confidence) * count,
-        )
-        for run in runs
-    ]
-
-
-def _phases(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> tuple[PhaseTotal, ...]:
+def _phases(campaign: Campaign, runs: Sequence[PlannedRun]) -> tuple[PhaseTotal, ...]:
     """Every phase, followed by its parts."""
     found = []
     for phase in campaign.phases:
@@ -351,17 +288,17 @@ def _phases(campaign: Campaign, runs: Sequence[PlannedRun], machine: int) -> tup
         parts = list(dict.fromkeys(run.part for run in inside if run.part))
         for part in ("", *parts):
             group = [run for run in inside if part in {"", run.part}]
-            found.append(_phase(phase, part, group, machine))
+            found.append(_phase(phase, part, group))
     return tuple(found)
 
 
-def _phase(phase: str, part: str, group: Sequence[PlannedRun], machine: int) -> PhaseTotal:
+def _phase(phase: str, part: str, group: Sequence[PlannedRun]) -> PhaseTotal:
     return PhaseTotal(
         phase=phase,
         part=part,
         runs=sum(run.repeat for run in group),
         steps=sum(run.steps * run.repeat for run in group),
-        duration_s=sum(run.on[machine].duration_s.p50 * run.repeat for run in group),
-        cost_usd=sum(run.on[machine].cost_usd.p50 * run.repeat for run in group),
+        duration_s=sum(run.here.duration_s.p50 * run.repeat for run in group),
+        cost_usd=sum(run.here.cost_usd.p50 * run.repeat for run in group),
         stated_s=stated_s(group),
     )

@@ -23,7 +23,7 @@ SHORTER = 0.99  # a shared schedule at most so long, against the plain one, is w
 
 
 def tasks_of(
-    campaign: Campaign, runs: Sequence[PlannedRun], machine: int, subset: Subset | None,
+    campaign: Campaign, runs: Sequence[PlannedRun], subset: Subset | None,
     end: Literal["p10", "p50", "p90"] = "p50",
 ) -> tuple[list[int], list[Task]]:  # fmt: skip
     """One task a run, repeats apart; only those that the budget keeps. end: of their ranges."""
@@ -31,7 +31,7 @@ def tasks_of(
     at = _numbered(counts)
     tasks, of = [], []
     for index, (run, count) in enumerate(zip(runs, counts, strict=True)):
-        on = run.on[machine]
+        on = run.here
         after = tuple(task for i in run.after for task in at[i])
         for copy in range(count):
             name = f"{run.name} {copy + 1}/{run.repeat}" if run.repeat > 1 else run.name
@@ -44,6 +44,8 @@ def tasks_of(
                     busy=on.busy,
                     memory=on.memory,
                     shareable=on.shareable,
+                    kind=run.machine,
+                    single=run.single,
                 )
             )
             of.append(index)
@@ -51,14 +53,14 @@ def tasks_of(
 
 
 def sharing_of(
-    tasks: Sequence[Task], runs: Sequence[PlannedRun], machine: int, placed: Schedule | None
+    tasks: Sequence[Task], runs: Sequence[PlannedRun], placed: Schedule | None
 ) -> Sharing:
     """Two launch-bound runs to a card: where both fit and both together are done sooner."""
     launch = [
         run.name
         for run in runs
-        if (row := run.on[machine].row) is not None
-        and run.on[machine].hours == "model"
+        if (row := run.here.row) is not None
+        and run.here.hours == "model"
         and row.bound_by == "launch"
     ]
     names = tuple(dict.fromkeys(launch))

@@ -70,6 +70,9 @@ def plan(
     share: Annotated[
         bool, option("--share", "Put two launch-bound runs on one card where that pays.")
     ] = False,
+    mixed: Annotated[
+        bool, option("--mixed", "Put each run on the machine that is cheapest for it.")
+    ] = False,
     gpu: Gpu = None,
     price: Price = None,
     minimize: Annotated[
@@ -103,6 +106,7 @@ def plan(
         hours_per_day=hours_per_day,
         barrier=barrier,
         share=share,
+        mixed=mixed,
         objective=minimize.value,
         fidelity=fidelity.value,
         space=space,

@@ -78,6 +78,13 @@ class PlannedRun:
     expected_fraction: float
     hours: float | None  # stated
     on: tuple[RunOnOffer, ...] = ()
+    machine: int = 0  # the place in the offers of the one that it is planned on
+    single: bool = False  # of which there is one: its runs wait for each other
+
+    @property
+    def here(self) -> RunOnOffer:
+        """The run on the machine that it is planned on."""
+        return self.on[self.machine]
 
     @property
     def stated_s(self) -> float | None:
@@ -108,11 +115,27 @@ class OfferTotal:
 
 @dataclass(frozen=True, slots=True)
 class Apart(Answer):
-    """Every run on its own cheapest machine. machines: of each run, its place in the offers."""
+    """Every run on a machine of its own choice. machines: of each run, its place in the offers.
+
+    cost_usd, duration_s: of all runs, end to end, whatever a budget keeps of them. makespan_s: from
+    the first start to the last end. kept_runs: that the budget keeps; all of them without one.
+    """
 
     cost_usd: float
-    duration_s: float  # of all runs, end to end
+    duration_s: float
     machines: tuple[int, ...]
+    makespan_s: float
+    kept_runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTotal(Answer):
+    """What runs take, each on the machine that it is planned on."""
+
+    duration_s: Spread
+    device_s: float  # devices x duration
+    cost_usd: Spread
+    stated_s: float | None  # by the stated hours; None where some have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +211,19 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `autotune plan` answers. `machine` is the offer that the schedule is on."""
+    """What `autotune plan` answers.
+
+    machine: the offer that all runs are planned on; of a mixed plan, the one that most of the
+    bill is paid for. `PlannedRun.machine` is each run's own.
+    """
 
     name: str
     hours: Hours
     runs: tuple[PlannedRun, ...]
     offers: tuple[OfferTotal, ...]
     machine: int
+    one_machine: int  # that all runs would be planned on together
+    total: RunsTotal
     tiebreak: Tiebreak | None  # why this machine, where a tiebreak decided
     apart: Apart | None  # None where there is one machine, or a run fits on none
     phases: tuple[PhaseTotal, ...]
@@ -218,6 +247,16 @@ class Plan:
     wall_seconds: float
 
     @property
+    def mixed(self) -> bool:
+        """Whether the runs are planned on several kinds of machines."""
+        return len({run.machine for run in self.runs}) > 1
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the runs that cannot run where they are planned."""
+        return tuple(run.name for run in self.runs if run.here.reason)
+
+    @property
     def budget_probability(self) -> float | None:
         """The probability that the runs kept stay within the budget; None where none can be told.
 
@@ -226,11 +265,14 @@ class Plan:
         subset = self.subset
         if subset is None:
             return None
-        kept = [(run.on[self.machine], subset.kept.get(run.name, 0)) for run in self.runs]
+        kept = [(run, subset.kept.get(run.name, 0)) for run in self.runs]
         if subset.budget_usd is not None:
-            return sum_within([(on.cost_usd, times) for on, times in kept], subset.budget_usd)
-        count = self.offers[self.machine].offer.count
-        hours = [(on.duration_s, count * times) for on, times in kept]
+            dollars = [(run.here.cost_usd, times) for run, times in kept]
+            return sum_within(dollars, subset.budget_usd)
+        hours = [
+            (run.here.duration_s, self.offers[run.machine].offer.count * times)
+            for run, times in kept
+        ]
         return sum_within(hours, subset.budget_device_s or 0.0)
 
 
@@ -239,7 +281,8 @@ class Task:
     """One run to place. `after`: indices of the tasks that must be done before it starts.
 
     busy: share of the device's time that it needs when nothing else runs there; below 1 only for
-    runs that may share a device. memory: share of the device's usable memory.
+    runs that may share a device. memory: share of the device's usable memory. kind: the machines
+    it runs on; single: of which there is one, so that others of the kind wait for it.
     """
 
     name: str
@@ -249,6 +292,8 @@ class Task:
     busy: float = 1.0
     memory: float = 1.0
     shareable: bool = False
+    kind: int = 0
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +325,15 @@ class Schedule:
     @property
     def busy_fraction(self) -> float:
         """Share of the machines' time in which at least one run is on them."""
-        if self.makespan_s <= 0:
-            return 0.0
+        return self.busy_s / (self.machines * self.makespan_s) if self.makespan_s > 0 else 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """[s] of all machines together in which at least one run is on them."""
         return sum(
             _covered([p for p in self.placements if p.machine == number])
             for number in range(self.machines)
-        ) / (self.machines * self.makespan_s)
+        )
 
 
 def _covered(placements: list[Placement]) -> float:

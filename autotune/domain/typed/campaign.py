@@ -205,6 +205,7 @@ class CampaignFile(Section):
     hours_per_day: Annotated[float, real(0.0, 24.0, open_low=True)] = 24.0
     barrier: bool = False  # a phase starts when the one before it is done
     share: bool = False  # launch-bound runs two to a card
+    mixed: bool = False  # each run on the machine that is cheapest for it
     stated: StatedSection | None = None
     phases: Annotated[tuple[PhaseSection, ...], BeforeValidator(empty_list)] = ()
     runs: Annotated[tuple[RunSection, ...], BeforeValidator(empty_list)] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
@@ -23,33 +24,88 @@ NAMED_APART = 4  # runs of a machine that are named
 
 
 def apart_blocks(payload: Payload) -> list[Block]:
-    """That every run on its own cheapest machine would cost clearly less, and which machines."""
+    """What a mix of machines would save, and what is typed for it; nothing of a plan of one."""
     found, total = payload["apart"], payload["total"]["cost_usd"]["p50"]
-    together = not payload["offers"][payload["machine"]]["missing"]
-    if found is None or payload["subset"] is not None:
+    if found is None or payload["mixed"]:
         return []
-    if together and (payload["deadline"] or found["cost_usd"] > (1.0 - APART) * total):
+    subset = payload["subset"]
+    if subset is not None:
+        more = found["kept_runs"] - subset["runs"]
+        if more <= 0:
+            return []
+        kept = f"the budget keeps {found['kept_runs']} of them"
+        return [Paragraph(f"Each on the machine that is cheapest for it (`--mixed`), {kept}.")]
+    if found["cost_usd"] > (1.0 - APART) * total:
         return []
-    runs: dict[int, list[Payload]] = {}
-    for run, machine in zip(payload["runs"], found["machines"], strict=True):
-        runs.setdefault(machine, []).append(run)
-    offers = payload["offers"]
-    told = [
-        f"{_names(group)} on {marked_name(recorded_label(offers[machine]), offers[machine])}"
-        for machine, group in sorted(runs.items())
-    ]
-    less = f" ({format_usd(total - found['cost_usd'])} less)" if together else ""
     text = (
-        f"Each on its own cheapest machine, they cost {format_usd(found['cost_usd'])}{less} and "
-        f"take {hours(found['duration_s'])} end to end: {'; '.join(told)}."
+        f"Each on the machine that is cheapest for it, they cost {format_usd(found['cost_usd'])} "
+        f"({format_usd(total - found['cost_usd'])} less) and end after "
+        f"{hours(found['makespan_s'])}: {mix_phrase(payload, found['machines'])}. Plan that with "
+        "`--mixed`."
     )
     return [Paragraph(text)]
+
+
+def mix_phrase(payload: Payload, machines: Sequence[int]) -> str:
+    """Which runs are on which machine of a mix."""
+    runs: dict[int, list[Payload]] = {}
+    for run, machine in zip(payload["runs"], machines, strict=True):
+        runs.setdefault(machine, []).append(run)
+    offers = payload["offers"]
+    return "; ".join(
+        f"{_names(group)} on {marked_name(recorded_label(offers[machine]), offers[machine])}"
+        for machine, group in sorted(runs.items())
+    )
+
+
+def mixed_lead(payload: Payload) -> str:
+    """What a mix costs, against all runs on one machine."""
+    cost = payload["total"]["cost_usd"]["p50"]
+    one = payload["offers"][payload["one_machine"]]
+    told = f"{mix_phrase(payload, [run['machine'] for run in payload['runs']])}."
+    if one["missing"]:
+        return f"No one machine of the file holds all of them: {told}"
+    less, label = one["cost_usd"]["p50"] - cost, marked_name(recorded_label(one), one)
+    words = f"{format_usd(abs(less))} {'less' if less >= 0 else 'more'} than all on {label}"
+    return f"That is {words} ({format_usd(one['cost_usd']['p50'])}): {told}"
+
+
+def mix_section(payload: Payload) -> Section:
+    """The machines of a mix, with what their own runs take."""
+    if not payload["mixed"]:
+        return Section("", ())
+    rows = []
+    for number, offer in enumerate(payload["offers"]):
+        own = [run for run in payload["runs"] if run["machine"] == number]
+        if own:
+            seconds = math.fsum(run["duration_s"]["p50"] * run["repeat"] for run in own)
+            usd = math.fsum(run["cost_usd"]["p50"] * run["repeat"] for run in own)
+            rows.append(
+                (
+                    marked_name(recorded_label(offer), offer),
+                    format_usd(offer["usd_per_hour"]),
+                    f"{sum(run['repeat'] for run in own):,}",
+                    f"{seconds / HOUR_S:,.1f}",
+                    format_usd(usd),
+                )
+            )
+    total = payload["total"]
+    seconds, usd = total["duration_s"]["p50"], total["cost_usd"]["p50"]
+    rows.append(
+        ("total", "", f"{total['runs']:,}", f"{seconds / HOUR_S:,.1f}", format_usd(usd))
+    )  # fmt: skip
+    drawn = table(
+        rows, "machine", ">an hour", ">runs", ">hours", ">cost", strong={len(rows) - 1}
+    )  # fmt: skip
+    return Section("Machines of the plan", (drawn,))
 
 
 def _names(runs: Sequence[Payload]) -> str:
     """Which runs: by name where they are few, else how many."""
     if len(runs) <= NAMED_APART:
-        return ", ".join(run["run"] for run in runs)
+        return ", ".join(
+            f"{run['repeat']} x {run['run']}" if run["repeat"] > 1 else run["run"] for run in runs
+        )
     return many(sum(run["repeat"] for run in runs), "run")
 
 
@@ -80,13 +136,16 @@ def machines_section(payload: Payload) -> Section:
     if len(shown) < len(payload["offers"]):
         left = len(payload["offers"]) - len(shown)
         notes.append(f"the {len(shown)} cheapest; {left} more in --format csv or json")
-    titles = ["USD/h", "hours", "80 % range", "cost", "energy"]
+    titles = ["an hour", "hours", "80 % range", "cost", "energy"]
     titles += ["at stated hours"] if stated else []
     titles = ["machine", *(f">{title}" for title in titles)]
-    drawn = table(rows, *titles, strong={shown.index(payload["machine"])})
+    strong = set() if payload["mixed"] else {shown.index(payload["machine"])}
+    drawn = table(rows, *titles, strong=strong)
     same = all(run["hours_from"] == "stated" for run in payload["runs"])
     title = "Machines at the stated hours" if same else "Machines, each with its own hours"
-    title += " (*: chosen)" if len(shown) > 1 else ""
+    if payload["mixed"]:
+        title = "All runs on one machine instead"
+    title += " (*: chosen)" if len(shown) > 1 and not payload["mixed"] else ""
     return section(title, drawn, bullets(notes))
 
 
@@ -122,8 +181,8 @@ def _machine(payload: Payload, number: int, offer: Payload, *, stated: bool) -> 
             format_usd(offer["cost_usd"]["p50"]),
             _kwh(offer["energy_kwh"]),
         ]
-    price = f"{offer['usd_per_hour']:,.3g}"
-    marked = "*" if number == payload["machine"] else ""
+    price = format_usd(offer["usd_per_hour"])
+    marked = "*" if number == payload["machine"] and not payload["mixed"] else ""
     last = [format_usd(offer["stated"]["cost_usd"])] if stated and offer["stated"] else []
     last = last or ([""] if stated else [])
     return (name + marked, price, *cells, *last)

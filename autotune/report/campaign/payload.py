@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.units import HOUR_S
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from autotune.domain.answer.plan import (
         OfferTotal,
         PhaseTotal,
+        Placement,
         Plan,
         PlannedRun,
         RunOnOffer,
@@ -36,7 +38,9 @@ def plan_payload(found: Plan) -> Payload:
         "schema_version": SCHEMA_VERSION,
         "name": found.name,
         "hours_from": _hours_from(found),
-        "machine": found.machine,
+        "machine": found.machine,  # of a mixed plan, the one that most of the bill is paid for
+        "mixed": found.mixed,
+        "one_machine": found.one_machine,  # that all runs would be planned on together
         "tiebreak": found.tiebreak,
         "total": _campaign_total(found),
         "phases": [_phase(phase) for phase in found.phases],
@@ -61,18 +65,17 @@ def plan_payload(found: Plan) -> Payload:
 
 def _hours_from(found: Plan) -> str:
     """Whose hours the plan counts: model, stated, or mixed."""
-    kinds = {run.on[found.machine].hours for run in found.runs if not run.on[found.machine].reason}
+    kinds = {run.here.hours for run in found.runs if not run.here.reason}
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else found.hours
 
 
 def _campaign_total(found: Plan) -> Payload:
-    """The campaign on its machine."""
-    total = found.offers[found.machine]
+    """The campaign on its machines."""
     return {
         "runs": sum(run.repeat for run in found.runs),
         "steps": sum(run.steps * run.repeat for run in found.runs),
         "tokens": sum(run.tokens * run.repeat for run in found.runs),
-        **facts_of(total, "duration_s", "device_s", "cost_usd", "stated_s"),
+        **facts_of(found.total, "duration_s", "device_s", "cost_usd", "stated_s"),
     }
 
 
@@ -85,7 +88,7 @@ def _phase(phase: PhaseTotal) -> Payload:
 
 
 def _run(run: PlannedRun, found: Plan) -> Payload:
-    here = run.on[found.machine]
+    here = run.here
     kept = run.repeat if found.subset is None else found.subset.kept.get(run.name, 0)
     return {
         "run": run.name,
@@ -96,6 +99,7 @@ def _run(run: PlannedRun, found: Plan) -> Payload:
         **facts_of(run, "stages", "steps", "tokens", "priority", "expected_fraction"),
         "after": [found.runs[i].name for i in run.after],
         "stated_s": run.stated_s,
+        "machine": run.machine,
         **_figures(here),
         "best": row_payload(here.row) if here.row is not None else None,
         "limits": here.limits,
@@ -146,16 +150,27 @@ def _offer(total: OfferTotal) -> Payload:
 
 def _sharing(found: Plan) -> Payload:
     """Whether two runs to a card pay; rented: while at least one run is on a card."""
-    shared, offer = found.sharing.schedule, found.offers[found.machine].offer
-    rented_s = shared.busy_fraction * shared.machines * shared.makespan_s if shared else None
+    shared = found.sharing.schedule
+    rented = _rented(shared, found) if shared else None
     return {
         "pays": shared is not None,
         "launch_bound": list(found.sharing.launch_bound),
         "makespan_s": shared.makespan_s if shared else None,
-        "rented_s": rented_s,
-        "rented_usd": None if rented_s is None else rented_s / HOUR_S * offer.usd_per_hour,
+        "rented_s": rented[0] if rented else None,
+        "rented_usd": rented[1] if rented else None,
         "reason": found.sharing.reason,
     }
+
+
+def _rented(shared: Schedule, found: Plan) -> tuple[float, float]:
+    """[s], [USD] of machines while at least one run is on them."""
+    by_kind: dict[int, list[Placement]] = {}
+    for placed in shared.placements:
+        kind = found.runs[found.task_runs[placed.task]].machine
+        by_kind.setdefault(kind, []).append(placed)
+    seconds = {kind: replace(shared, placements=tuple(own)).busy_s for kind, own in by_kind.items()}
+    rates = {kind: found.offers[kind].offer.usd_per_hour / HOUR_S for kind in seconds}
+    return sum(seconds.values()), sum(own * rates[kind] for kind, own in seconds.items())
 
 
 def _schedule(schedule: Schedule, found: Plan) -> Payload:
@@ -168,6 +183,7 @@ def _schedule(schedule: Schedule, found: Plan) -> Payload:
                 "task": found.tasks[placed.task],
                 "run": found.runs[found.task_runs[placed.task]].name,
                 "phase": found.runs[found.task_runs[placed.task]].phase or None,
+                "offer": found.runs[found.task_runs[placed.task]].machine,
                 **facts_of(placed, "machine", "start_s", "end_s"),
             }
             for placed in sorted(schedule.placements, key=lambda p: (p.machine, p.start_s, p.task))
@@ -193,9 +209,11 @@ def _lines(payload: Payload) -> Iterator[Payload]:
     own = ("run", "phase", "part", "repeat", "kept", "stages", "steps", "tokens", "priority",
            "expected_fraction", "after", "stated_s")  # fmt: skip
     for run in payload["runs"]:
-        for offer, on in zip(payload["offers"], run["on"], strict=True):
+        pairs = zip(payload["offers"], run["on"], strict=True)
+        for number, (offer, on) in enumerate(pairs):
             yield {
                 **{key: run[key] for key in own},
+                "planned": number == run["machine"],
                 **{key: offer[key] for key in ("device", "device_count", "usd_per_hour")},
                 "fits": on["fits"],
                 "hours_from": on["hours_from"],

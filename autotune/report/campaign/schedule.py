@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import HOUR_S, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Paragraph, Section, section, table
 from autotune.report.page.axis import Axis, time_unit
@@ -25,8 +26,9 @@ def hours(seconds: float) -> str:
 
 def unit_of(payload: Payload) -> str:
     """What the machines of the schedule are called."""
-    offer = payload["offers"][payload["machine"]]
-    return "GPU" if offer["device_count"] == 1 and offer["device"] != "cpu" else "machine"
+    offers = [payload["offers"][number] for number in {r["machine"] for r in payload["runs"]}]
+    cards = all(offer["device_count"] == 1 and offer["device"] != "cpu" for offer in offers)
+    return "GPU" if cards else "machine"
 
 
 def many(count: int, one: str) -> str:
@@ -163,7 +165,8 @@ def plan_svg(payload: Payload) -> str:
     ]
     lanes = _lanes(schedule["placements"])
     for placed, (lane, of) in zip(schedule["placements"], lanes, strict=True):
-        parts.append(_bar(placed, scale, colours[placed["phase"]], lane, of))
+        where = recorded_label(payload["offers"][placed["offer"]]) if payload["mixed"] else ""
+        parts.append(_bar(placed, scale, colours[placed["phase"]], lane, of, where))
     parts += legend
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -217,13 +220,13 @@ def _axis(span: float, scale: float, machines: int) -> list[str]:
     return found
 
 
-def _bar(placed: Payload, scale: float, colour: str, lane: int, of: int) -> str:
+def _bar(placed: Payload, scale: float, colour: str, lane: int, of: int, where: str) -> str:
     x = _LEFT + placed["start_s"] * scale
     width = max((placed["end_s"] - placed["start_s"]) * scale, 0.8)
     tall = (_ROW - 4) / of
     y = _TOP + _ROW * placed["machine"] + 2 + lane * tall
     begun, ended = format_seconds(placed["start_s"]), format_seconds(placed["end_s"])
-    tip = f"{placed['task']}: {begun} to {ended}"
+    tip = f"{placed['task']}{f' on {where}' if where else ''}: {begun} to {ended}"
     return (
         f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{tall:.1f}" fill="{colour}" '
         f'stroke="#ffffff" stroke-width="0.7"><title>{escape(tip)}</title></rect>'

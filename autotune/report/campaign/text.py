@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import HOUR_S, format_age, format_count, format_seconds, format_usd
-from autotune.report.campaign.machines import apart_blocks, beside, machines_section
+from autotune.report.campaign.machines import (
+    apart_blocks,
+    beside,
+    machines_section,
+    mix_section,
+    mixed_lead,
+)
 from autotune.report.campaign.payload import plan_csv
 from autotune.report.campaign.schedule import (
     hours,
@@ -41,6 +47,7 @@ def plan_sections(payload: Payload) -> list[Section]:
     sections = [
         campaign_lead(payload),
         contradictions_of_plan(payload),
+        mix_section(payload),
         machines_section(payload),
         phases_section(payload),
         _runs(payload),
@@ -61,25 +68,27 @@ def campaign_lead(payload: Payload) -> Section:
     text = f"{payload['name']}: {many(total['runs'], 'run')}"
     text += f" in {phases} phases" if phases > 1 else ""
     text += f", {format_count(total['steps'])} steps. " if total["steps"] else ". "
-    apart = apart_blocks(payload)
-    if offer["missing"]:
-        text += "Not all of them fit on any one machine; see the warnings."
-        return Section("", (Paragraph(text, "bad"), *apart))
+    if not all(run["fits"] for run in payload["runs"]):
+        text += "Not all of them fit on a machine of the file; see the warnings."
+        return Section("", (Paragraph(text, "bad"),))
     seconds, usd = total["duration_s"], total["cost_usd"]
     span, money = "", ""
     if seconds["p10"] < seconds["p90"]:
         ends = " to ".join(format_usd(usd[end]) for end in ("p10", "p90"))
         span, money = f" ({spread_s(seconds)})", f" ({ends})"
+    where = f"On {recorded_label(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)}"
+    if payload["mixed"]:
+        where = "Each on the machine that is planned for it,"
     text += (
-        f"On {recorded_label(offer)} at {format_usd(offer['usd_per_hour'])}/h{_seen(offer)} they "
-        f"take {hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
+        f"{where} they take {hours(seconds['p50'])}{span} and cost {format_usd(usd['p50'])}{money}."
     )
     blocks: list[Block] = [Paragraph(text, "strong")]
+    blocks += [Paragraph(mixed_lead(payload))] if payload["mixed"] else []
     blocks += [Paragraph(why)] if (why := tiebreak_phrase(payload["tiebreak"], total)) else []
     schedule = payload["schedule"]
     if schedule is not None and schedule["placements"]:
         blocks.append(Paragraph(_ends(payload, schedule)))
-    blocks += apart
+    blocks += apart_blocks(payload)
     blocks += _deadline(payload)
     blocks.append(Paragraph(_source(payload), "quiet"))
     return Section("", tuple(blocks))
@@ -117,13 +126,14 @@ def _deadline(payload: Payload) -> list[Block]:
         return [Paragraph(f"{sentence(kept)}.")]
     enough = found["enough_machines"]
     more = f"On {enough} machines it would be kept: `--parallel {enough}`."
-    if payload["offers"][payload["machine"]]["price_source"].startswith(OWNED):
+    own = payload["offers"][payload["machine"]]["price_source"].startswith(OWNED)
+    if own and not payload["mixed"]:
         more = (
             f"On {enough} such machines it would be kept; you own one: `--parallel {enough}` plans"
             " with rented ones, if the file names any."
         )
     if enough is None:
-        more = "More machines of this kind would not keep it."
+        more = f"More machines{'' if payload['mixed'] else ' of this kind'} would not keep it."
     return [Paragraph(f"{sentence(missed)}. {more}", "bad")]
 
 
@@ -185,6 +195,7 @@ def _runs(payload: Payload) -> Section:
         key = (
             run["phase"], run["part"], run["steps"], run["stages"], run["fits"],
             (run["duration_s"] or {}).get("p50"), run["expected_fraction"], run["priority"],
+            run["machine"],
         )  # fmt: skip
         alike.setdefault(key, []).append(run)
     rows: list[tuple[str, ...]] = []
@@ -193,11 +204,18 @@ def _runs(payload: Payload) -> Section:
         words = config_phrase(best["config"]) if best else ""
         letter = configs.setdefault(words, _LETTERS[len(configs) % len(_LETTERS)]) if words else ""
         rows.append(_run_line(group, letter, mixed=beside(payload)))
+    if payload["mixed"]:
+        rows = [
+            (row[0], recorded_label(payload["offers"][group[0]["machine"]]), *row[1:])
+            for row, group in zip(rows, alike.values(), strict=True)
+        ]
     more = len(rows) - MOST_LINES
     text = f"{more} more kinds of runs in --format csv or json." if more > 0 else ""
+    label = recorded_label(payload["offers"][payload["machine"]])
+    on = ["machine"] if payload["mixed"] else []
     return section(
-        f"Runs on {recorded_label(payload['offers'][payload['machine']])}",
-        table(rows[:MOST_LINES], "runs", ">steps", ">each", ">cost each", "config", ""),
+        "Runs, each on its machine" if on else f"Runs on {label}",
+        table(rows[:MOST_LINES], "runs", *on, ">steps", ">each", ">cost each", "config", ""),
         Paragraph(text, "quiet"),
         bullets(f"{letter}: {words}" for words, letter in configs.items()),
     )

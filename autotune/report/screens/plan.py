@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.report.campaign.machines import machines_section
+from autotune.report.campaign.machines import machines_section, mix_section
 from autotune.report.campaign.schedule import schedule_section
 from autotune.report.campaign.text import (
     campaign_lead,
@@ -47,6 +47,7 @@ def _sections(payload: Payload, tight: int) -> list[Section]:
     return [
         Section("", (*lead.blocks, *decisive_blocks(payload))),
         trimmed(contradictions_of_plan(payload), fewer(CONTRADICTIONS, tight, 4)),
+        mix_section(payload),
         trimmed(_machines(payload), fewer(MACHINES, tight, 3, 4, 6)),
         trimmed(_whole_phases(payload), fewer(PHASES, tight, 5, 6, 7, 8, 9)),
         subset_section(payload, fewer(NAMED, tight, 2, 3, 4)),

@@ -82,23 +82,27 @@ def test_runs_that_no_one_machine_holds_are_priced_each_on_its_own(tmp_path: Pat
     assert found.apart.machines == (0, 1)
     bills = small.on[0].cost_usd.p50, large.on[1].cost_usd.p50
     assert found.apart.cost_usd == pytest.approx(bills[0] + 2 * bills[1])
+    assert found.mixed
+    assert found.total.cost_usd.p50 == pytest.approx(bills[0] + 2 * bills[1])
+    assert exit_status(found) == 0
     screen = " ".join(plan_screen(plan_payload(found)).split())
-    assert "Not all of them fit on any one machine" in screen
-    assert "small on t4; large on 2x h100-sxm" in screen
+    assert "No one machine of the file holds all of them: small on t4; 2 x large on 2x" in screen
 
 
 def test_machines_of_their_own_are_named_where_they_save_a_tenth(tmp_path: Path) -> None:
     both = NOWHERE_ALL.replace("small, lock: {sharding: none}", "small, repeat: 9")
     near = planned(tmp_path, both.replace("0.2 USD/h", "4.5 USD/h"))
     assert near.apart is not None
-    assert "own cheapest machine" not in plan_screen(plan_payload(near))
+    assert "--mixed" not in plan_screen(plan_payload(near))
     far = planned(tmp_path, both)
     total = far.offers[far.machine].cost_usd.p50
     assert far.apart is not None
     less = total - far.apart.cost_usd
     assert less > total / 10
     screen = " ".join(plan_screen(plan_payload(far)).split())
-    assert f"Each on its own cheapest machine, they cost {format_usd(far.apart.cost_usd)}" in screen
+    told = format_usd(far.apart.cost_usd)
+    assert f"Each on the machine that is cheapest for it, they cost {told}" in screen
+    assert "Plan that with `--mixed`" in screen
 
 
 def test_a_run_without_a_name_is_called_by_its_group_and_number(tmp_path: Path) -> None:
