@@ -33,8 +33,8 @@ def apart_blocks(payload: Payload) -> list[Block]:
         more = found["kept_runs"] - subset["runs"]
         if more <= 0:
             return []
-        kept = f"the budget keeps {found['kept_runs']} of them"
-        return [Paragraph(f"Each on the machine that is cheapest for it (`--mixed`), {kept}.")]
+        kept = f"the budget keeps {found['kept_runs']}"
+        return [Paragraph(f"With `--mixed`, each run on its cheapest machine, {kept}.")]
     if found["cost_usd"] > (1.0 - APART) * total:
         return []
     text = (
