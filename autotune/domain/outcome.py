@@ -110,6 +110,11 @@ class TimeParts(Parts):
     final_save: float
     lost_work: float
 
+    @property
+    def once(self) -> float:
+        """[s] what happens once, however many steps there are."""
+        return self.load + self.prepare + self.compile + self.final_save
+
 
 # The component of the cost model that decides each part of the bill.
 COMPONENT_OF = {

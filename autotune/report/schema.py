@@ -153,6 +153,8 @@ class RecommendationPayload(Answer):
     differences: tuple[Difference, ...] = ()
     narrowings: tuple[Narrowing, ...] = ()  # what each single fact would make of best's range
     reasons: dict[str, str]
+    # what would keep the limits that best misses
+    keeping: tuple[Relaxation, ...] = field(default=(), metadata=ABSENT)
     rejected: Rejected
     search: SearchRecord
     probed: tuple[ProbedRun, ...] = ()

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from autotune.domain.outcome import Estimated
     from autotune.search.selection import Objective
 
-_ONCE = ("load", "prepare", "compile", "final_save")
 _NOTHING = Spread(0.0, 0.0, 0.0)
 
 
@@ -204,8 +203,7 @@ def _stopped(row: Estimated, fraction: float) -> Spread:
     """[s] a run that stops after a share of its steps; its range in the same proportion."""
     if fraction >= 1.0:
         return row.duration_s
-    parts = row.time_s.as_dict()
-    once = sum(parts[name] for name in _ONCE)
+    once = row.time_s.once
     middle = once + fraction * (row.time_s.total - once)
     return row.duration_s.times(middle / row.duration_s.p50)
 

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif import explain
+from autotune.app.whatif.late import keeping_the_limits
 from autotune.app.whatif.levers import opened_notes
 from autotune.app.whatif.moved import moved_notes, packed_note
-from autotune.app.whatif.relaxations import keeping_the_limits, relaxations
+from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.sensitivities import sensitivities
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.waterfall import State, knobs_edit
@@ -36,10 +37,7 @@ from autotune.domain.answer.recommendation import (
     WorthProbe,
 )
 from autotune.domain.answer.tiebreak import Tiebreak
-from autotune.domain.typed.machine import machine_label
-from autotune.domain.units import format_seconds, format_usd
 from autotune.pricing import Pricing
-from autotune.report.phrases import marked_name
 from autotune.search import alternatives
 from autotune.search.alternatives import best_of_each_offer, differences, too_close
 from autotune.search.selection import TIE
@@ -63,7 +61,10 @@ if TYPE_CHECKING:
 
 LEAST_SHARE = 0.01  # of the pick's bill: less is not worth a probe
 MOST_MACHINES = 5
-KEEPING = 2  # machines that would keep a missed limit: so many are named
+KEEPS_NOTHING = (
+    "no setting, no priced machine with up to 8 cards, no shorter rows and no fewer steps that "
+    "were tried would keep the limits"
+)
 MACHINE = "machine"  # the knob of a change that is another machine
 WHY_COMPILE = (
     "nobody has published a pair of the Trainer's runs with and without torch.compile; of other "
@@ -237,8 +238,10 @@ def _around(
     apart = differences(bill, pick, others, objective)
     ties = too_close(apart)
     modelled = bill.estimate(pick)
+    keeping, late = _keeping(priced, modelled, objective)
     return replace(
         found,
+        keeping=keeping,
         alternatives=tuple(map(tracing.row, others)),
         tie=bool(ties),
         ties=ties,
@@ -248,7 +251,7 @@ def _around(
         narrowings=narrowings(bill, pick),
         warnings=(
             *_opened(priced, modelled, found.rejected),
-            *_missed(priced, modelled, objective),
+            *late,
             *moved_notes(job, modelled.config),
             *packed_note(job, modelled),
             *priced.warnings,
@@ -287,23 +290,15 @@ def _opened(priced: Priced, best: Estimated, rejected: Rejected) -> tuple[str, .
     return opened_notes(priced.asked, best, rejected.relaxations)
 
 
-def _missed(priced: Priced, best: Estimated, objective: Objective) -> tuple[str, ...]:
-    """Where the pick misses a limit: the machines that would keep all of them."""
+def _keeping(
+    priced: Priced, best: Estimated, objective: Objective
+) -> tuple[tuple[Relaxation, ...], tuple[str, ...]]:
+    """Where the pick misses a limit: what would keep all of them, or that nothing tried would."""
     job = priced.job
     if all(each.kept for each in odds(job.limits, best.duration_s, best.cost_usd)):
-        return ()
-    found = keeping_the_limits(job, priced.space, priced.calibration, objective)
-    if not found:
-        return (Decisive("no priced machine with up to 8 cards would keep the limits"),)
-    told = [f"{_machine_words(each)}; add `{each.apply}`" for each in found[:KEEPING]]
-    return (Decisive(f"the limits would be kept on {'; or on '.join(told)}"),)
-
-
-def _machine_words(each: Relaxation) -> str:
-    """A machine with what the job would take and cost there: "2x l40s: 22.0 h, $44.03 (old)"."""
-    figures = f"{format_seconds(each.duration_s)}, {format_usd(each.cost_usd)}"
-    label = machine_label(each.device or "", each.device_count or 1, spot=False, instance=None)
-    return f"{label}: {marked_name(figures, each)}"
+        return (), ()
+    found = keeping_the_limits(job, priced.space, priced.calibration, objective, best)
+    return found, () if found else (Decisive(KEEPS_NOTHING),)
 
 
 def _unseen(bill: Bill, best: Estimated) -> list[str]:

@@ -240,6 +240,16 @@ def epochs_edit(epochs: int) -> QuestionEdit:
     return _contract("train.epochs", str(epochs), edited)
 
 
+def steps_edit(job: Job, steps: int) -> QuestionEdit:
+    """Fewer optimizer steps: the training stops before it has seen all rows."""
+
+    def edited(job: Job) -> Job:
+        return replace(job, steps=steps, epochs=job.epochs * steps / job.steps)
+
+    label = f"{steps:,} of {job.steps:,} steps ({100.0 * steps / job.steps:.0f} %)"
+    return _contract("train.steps", str(steps), edited, label)
+
+
 def _contract(
     key: str, value: str, of_job: Callable[[Job], Job], label: str = "", note: str = ""
 ) -> QuestionEdit:

@@ -69,16 +69,8 @@ def relaxations(
     changes of the contract. When no setting suffices alone, pairs of them, then all of them
     together; the same for changes of the contract.
     """
-    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock), objective)
+    asked = Tries((job, space), calibration, set(job.lock), dict(job.lock), objective)
     return asked.answers()
-
-
-def keeping_the_limits(
-    job: Job, space: SearchSpace, calibration: Calibration, objective: Objective
-) -> tuple[Relaxation, ...]:
-    """Priced machines on which the job keeps all its limits, the best first."""
-    asked = _Asked((job, space), calibration, set(job.lock), dict(job.lock), objective)
-    return tuple(sorted(asked.elsewhere(late=False), key=asked.rank))
 
 
 def relaxations_of(
@@ -95,12 +87,14 @@ def relaxations_of(
         kept = {k: v for k, v in kept.items() if k not in CLOSED_FORMS or k in job.lock}
     stated = replace(job, lock=kept, offers=job.offers[:1])
     pinned = set(job.lock) | (set(CLOSED_FORMS) if disk else set())
-    asked = _Asked((stated, load_space()), calibration, pinned, config.as_dict(), assumed=assumed)
+    asked = Tries((stated, load_space()), calibration, pinned, config.as_dict(), assumed=assumed)
     return asked.answers()
 
 
-class _Asked:
-    """One question: the job and space that do not fit, and what is known of them."""
+class Tries:
+    """One question: the job and space that do not fit, what is known of them, and what is tried."""
+
+    sure = False  # whether only what keeps all limits of the job counts
 
     def __init__(
         self,
@@ -120,15 +114,18 @@ class _Asked:
 
     @cached_property
     def settings(self) -> list[QuestionEdit]:
+        """Each closed setting opened alone."""
         return setting_changes(self.question, load_space("extended"), self.pinned)
 
     @cached_property
     def bill(self) -> Bill | None:
+        """Of the question as it is; None where nothing of it is valid."""
         (found,) = bills_of([self.question], self.calibration)
         return found
 
     @cached_property
     def short_of(self) -> ShortOf | None:
+        """What the nearest candidate is short of; None where that is a limit or nothing."""
         near = nearest_misses(self.bill, 1) if self.bill is not None else []
         return short_of(self.bill, near[0]) if self.bill is not None and near else None
 
@@ -136,7 +133,7 @@ class _Asked:
         """All of them, in the order in which they are told."""
         if self.short_of == "disk":
             return self.of_the_disk()
-        if self.assumed and (unchanged := self._first_of([(Edit(lambda question: question),)])):
+        if self.assumed and (unchanged := self.first_of([(Edit(lambda question: question),)])):
             return tuple(unchanged)
         found = self._same_training() + self._machines() + self._contract()
         distinct = {(each.change, each.duration_s): each for each in found}.values()
@@ -161,7 +158,7 @@ class _Asked:
     def of_the_disk(self) -> tuple[Relaxation, ...]:
         """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""
         saves = [change for change in self.settings if set(change.columns) & set(CLOSED_FORMS)]
-        return (*self._first_of((change,) for change in saves), *self._larger_host())
+        return (*self.first_of((change,) for change in saves), *self._larger_host())
 
     def _larger_host(self) -> list[Relaxation]:
         """The same machines with more of what their hosts lack, where a device holds the job.
@@ -172,7 +169,7 @@ class _Asked:
             return []
         own = [larger_host(self.bill, name) for name in host_lacks(self.bill)]
         if own:
-            return self._first_of((change,) for change in own)
+            return self.first_of((change,) for change in own)
         levers = [change for change in self.settings if change.key == OFFLOAD]
         opened = zip(levers, self._priced(levers), strict=True)
         found = [
@@ -181,18 +178,18 @@ class _Asked:
             if bill is not None and not choosable(bill).any()
             for name in host_lacks(bill)
         ]
-        return self._first_of(found)
+        return self.first_of(found)
 
     def _same_training(self) -> list[Relaxation]:
-        found = self._first_of((change,) for change in self.settings)
+        found = self.first_of((change,) for change in self.settings)
         if not found:
             pairs = ((one.then(two),) for one, two in combinations(self.settings, 2))
-            found = _soonest_of(self._first_of(pairs))
+            found = _soonest_of(self.first_of(pairs))
         if not found and len(self.settings) > 2:  # noqa: PLR2004 - more than a pair
-            found = self._fewest()
+            found = self.fewest()
         return found
 
-    def _fewest(self) -> list[Relaxation]:
+    def fewest(self) -> list[Relaxation]:
         """All settings opened at once, less those that it fits without."""
         needed = list(self.settings)
         (best,) = self._tried([all_settings(needed)])
@@ -204,23 +201,23 @@ class _Asked:
         return [best] if best else []
 
     def _machines(self) -> list[Relaxation]:
-        more = self._first_of(more_devices(self.question))
+        more = self.first_of(more_devices(self.question))
         return self._larger_host() + more + self.elsewhere()
 
     def _contract(self) -> list[Relaxation]:
         ladders = contract_changes(self.question[0])
-        found = self._first_of(ladders)
+        found = self.first_of(ladders)
         if found:
             return found
         others = [*more_devices(self.question), *((change,) for change in self.settings)]
         pairs = [*combinations(ladders, 2), *((own, other) for own in ladders for other in others)]
-        found = self._first_of(climbing(*pair) for pair in pairs)
+        found = self.first_of(climbing(*pair) for pair in pairs)
         if not found and self.settings:
             together = (all_settings(self.settings),)
-            found = self._first_of(climbing(own, together) for own in ladders)
+            found = self.first_of(climbing(own, together) for own in ladders)
         return _soonest_of(found)
 
-    def _first_of(self, ladders: Iterable[Rungs]) -> list[Relaxation]:
+    def first_of(self, ladders: Iterable[Rungs]) -> list[Relaxation]:
         """Of each ladder the mildest change that fits: all first rungs together, then the next."""
         climbed = [rungs for rungs in ladders if rungs]
         found: dict[int, Relaxation] = {}
@@ -246,7 +243,10 @@ class _Asked:
                 told.append(None)
                 continue
             over = bill.ram_short_bytes if self._short(change) == "ram" else bill.disk_short_bytes
-            best = bill.estimate(index, spread=False)
+            best = bill.estimate(index, spread=self.sure)
+            if self.sure and is_late(bill.job, best):
+                told.append(None)
+                continue
             found = self._told(change, best, float(over[index]))
             told.append(found if found.change else None)
         return told
@@ -263,9 +263,9 @@ class _Asked:
         rows: list[tuple[QuestionEdit, Estimated]] = []
         for change, bill in zip(changes, self._priced(changes, late=late), strict=True):
             found = _cheapest(bill, self.objective, late=late) if bill is not None else []
-            found = [row for row in found if late or not _late(job, row)]
+            found = [row for row in found if late or not is_late(job, row)]
             rows += [(change, row) for row in found if _machine(row) not in own]
-        rows.sort(key=lambda pair: (_late(job, pair[1]), pair[1].cost_usd.p50))
+        rows.sort(key=lambda pair: (is_late(job, pair[1]), pair[1].cost_usd.p50))
         first = {row.offer.device.name: (change, row) for change, row in reversed(rows)}
         chosen = sorted(first.values(), key=rows.index)[:MACHINES]
         return [self._told(change, row) for change, row in chosen]
@@ -371,7 +371,7 @@ def _machine(row: Estimated) -> tuple[str, int]:
     return row.offer.device.name, row.offer.count
 
 
-def _late(job: Job, row: Estimated) -> bool:
+def is_late(job: Job, row: Estimated) -> bool:
     """Whether it does not keep the deadline, the session or the budget as surely as is asked."""
     return not all(each.kept for each in odds(job.limits, row.duration_s, row.cost_usd))
 

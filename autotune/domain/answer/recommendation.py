@@ -376,6 +376,7 @@ class Recommendation:
     ties: tuple[int, ...] = ()  # places among the alternatives that cannot be told apart from best
     asked: Asked | None = None  # None: not from a command line
     short_rows: ShortRows | None = None  # of best, where nobody stated how long the rows are
+    keeping: tuple[Relaxation, ...] = ()  # what would keep the limits that `best` misses
     writes_to: str | None = None  # where the user's own file makes its trainer write, if it says so
 
     @property

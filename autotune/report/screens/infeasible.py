@@ -84,16 +84,20 @@ def reasons_section(by_reason: dict[str, int], missing: Shortfall | None) -> Sec
 
 
 def relaxed_sections(
-    changes: Sequence[Relaxation], asked: Asked | None, command: str, tight: int
-) -> list[Section]:
-    """The two smallest changes of each kind, and the command that makes the first of each."""
+    changes: Sequence[Relaxation], asked: Asked | None, command: str, tight: int,
+    does: str = "fit",
+) -> list[Section]:  # fmt: skip
+    """The two smallest changes of each kind, and the command that makes the first of each.
+
+    does: what the job does with each of them.
+    """
     most, length = fewer(OF_EACH, tight, 4), WHOLE_CHANGE if shows(tight, until=3) else CHANGE
     free, numeric, own = (found[:most] for found in by_class(changes))
     if not changes:
         text = "None of the changes tried, alone or in pairs, makes it fit."
         return [Section("", (Paragraph(text),))]
     return [
-        _relaxed(f"What would fit, {how}", found, asked, command, length)
+        _relaxed(f"What would {does}, {how}", found, asked, command, length)
         for how, found in (
             ("with the same training", free),
             ("with other rounding, optimizer states or batches", numeric),

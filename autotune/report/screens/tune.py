@@ -23,7 +23,7 @@ from autotune.report.phrases import (
     saved_phrase,
     sentence,
 )
-from autotune.report.screens.infeasible import nothing_fits_sections
+from autotune.report.screens.infeasible import nothing_fits_sections, relaxed_sections
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
     ONE_LINE,
@@ -83,6 +83,7 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
     assert best is not None  # noqa: S101 - the caller has checked
     return [
         Section("", tuple(_opening(payload, best, tight))),
+        *_in_time(payload, tight),
         _beside_today(payload, best, tight),
         _alternatives(payload, best, tight),
         _worth_opening(payload, tight),
@@ -96,6 +97,13 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
         _to_run(payload),
         run_closing_section(payload),
     ]
+
+
+def _in_time(payload: RecommendationPayload, tight: int) -> list[Section]:
+    """What would keep the limits that the pick misses."""
+    if not payload.keeping:
+        return []
+    return relaxed_sections(payload.keeping, payload.asked, "tune", tight, "keep the limits")
 
 
 def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Block]:

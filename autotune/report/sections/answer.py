@@ -39,6 +39,7 @@ from autotune.report.sections.limits import (
     limit_phrases,
 )
 from autotune.report.sections.memory import (
+    keeping_section,
     nothing_fits,
     open_section,
     shortfall_sections,
@@ -86,7 +87,7 @@ def recommendation_sections(payload: RecommendationPayload) -> list[Section]:
     if best:
         sections.append(settings_section(best, payload.reasons))
         sections += bill_sections(best)
-        sections += [today_section(payload), *journey_sections(payload)]
+        sections += [keeping_section(payload), today_section(payload), *journey_sections(payload)]
         sections.append(contradictions_section(payload.contradictions))
         sections += [alternatives_section(payload), front_section(payload)]
     sections += [

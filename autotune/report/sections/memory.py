@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from autotune.domain.outcome import AtOp, MemoryTrace
     from autotune.report.layout.blocks import Block, Table
-    from autotune.report.schema import JobPayload
+    from autotune.report.schema import JobPayload, RecommendationPayload
 
 BESIDE_THE_STEP = ("evaluation", "save")  # phases that no step of the training has
 ON_HOST = ("disk", "ram")  # short of the host, not of the device
@@ -125,6 +125,7 @@ def _changes(
     command: str,
     *,
     missing: bool,
+    does: str = "makes it fit",
 ) -> Section:
     """Changes after which it fits: the same training, other numbers in it, then the contract."""
     if not changes:
@@ -139,7 +140,7 @@ def _changes(
             changes_table(free, *titles),
         ]
     else:
-        blocks.append(Paragraph("No setting or machine tried makes it fit with the same training."))
+        blocks.append(Paragraph(f"No setting or machine tried {does} with the same training."))
     if numeric:
         text = "With other rounding, optimizer states or batches:"
         blocks += [Paragraph(text), changes_table(numeric, *titles)]
@@ -158,6 +159,14 @@ def _changes(
     if commands:
         blocks.append(Commands(commands))
     return Section("What would make it fit", tuple(blocks))
+
+
+def keeping_section(payload: RecommendationPayload) -> Section:
+    """What would keep the limits that the pick misses."""
+    if not payload.keeping:
+        return Section("", ())
+    found = _changes(payload.keeping, payload.asked, "tune", missing=False, does="keeps them")
+    return Section("What would keep the limits", found.blocks)
 
 
 def by_class(

@@ -89,18 +89,36 @@ def test_a_few_machines_are_all_named(capsys: Capture) -> None:
         assert f"1x {row['device']}" in shown
 
 
-@pytest.mark.parametrize("limit", ["--deadline 5h", "--budget 1USD"])
-def test_a_missed_limit_names_the_machines_that_would_keep_it(limit: str, capsys: Capture) -> None:
+@pytest.mark.parametrize("limit", ["--deadline 5h", "--deadline 40m", "--budget 12USD"])
+def test_a_missed_limit_names_what_would_keep_it(limit: str, capsys: Capture) -> None:
+    """Each change is typed, keeps the limit as surely as is asked, and takes what was said."""
     line = f"tune --model Qwen2.5-7B --rows 1M --max-length 512 --gpu h100 --dry-run {limit}"
     assert run(typed(line, *FORMULA, "--format", "json")) == 4
-    (told,) = [text for text in json.loads(capsys.readouterr().out)["warnings"] if "limits" in text]
-    if "budget" in limit:
-        assert told == "no priced machine with up to 8 cards would keep the limits"
-        return
-    command = told.partition("add `")[2].partition("`")[0]
-    other = line.replace("--gpu h100", command)
-    assert run(typed(other, *FORMULA, "--format", "json")) == 0
-    assert all(each["kept"] for each in json.loads(capsys.readouterr().out)["limits"])
+    keeping = json.loads(capsys.readouterr().out)["keeping"]
+    assert any(each["quality"] for each in keeping)
+    assert all(each["quality"] or each["kind"] == "machine" for each in keeping)
+    assert any(each["kind"] == "machine" for each in keeping) is (limit == "--deadline 5h")
+    for each in keeping:
+        gpu = "" if each["kind"] == "machine" else " --gpu h100"
+        other = line.replace(" --gpu h100", gpu) + " " + each["apply"]
+        assert run(typed(other, *FORMULA, "--format", "json")) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert all(odds["kept"] for odds in found["limits"])
+        assert found["best"]["duration_s"]["p50"] == pytest.approx(each["duration_s"], rel=0.01)
+        assert found["best"]["cost_usd"]["p50"] == pytest.approx(each["cost_usd"], rel=0.01)
+    shown = " ".join(screen(capsys, line, leaves=4).split())
+    assert "What would keep the limits, but changes the result (you decide)" in shown
+    assert keeping[-1]["apply"] in shown or keeping[-2]["apply"] in shown
+
+
+def test_a_limit_that_nothing_keeps_says_what_was_tried(capsys: Capture) -> None:
+    line = "tune --model Qwen2.5-7B --rows 1M --max-length 512 --gpu h100 --dry-run --budget 0.1USD"
+    assert run(typed(line, *FORMULA, "--format", "json")) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert "keeping" not in found
+    assert any(
+        "no fewer steps that were tried would keep the limits" in t for t in found["decisive"]
+    )
 
 
 def test_experts_that_stay_in_16_bit_are_answered_with_a_version_that_quantises_them(

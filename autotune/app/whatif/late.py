@@ -1,0 +1,79 @@
+"""What would keep a limit that a job misses: one change at a time, each answered by the cost model.
+
+As `relaxations` answers a job that does not fit, with one more change of the contract: fewer
+optimizer steps, as many as the limit leaves time for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from autotune.app.whatif.changes import contract_changes, more_devices, steps_edit
+from autotune.app.whatif.relaxations import Tries
+from autotune.domain.answer.limits import odds
+
+if TYPE_CHECKING:
+    from autotune.app.whatif.changes import Rungs
+    from autotune.domain.answer.recommendation import Relaxation
+    from autotune.domain.candidates import SearchSpace
+    from autotune.domain.job import Job
+    from autotune.domain.observation import Calibration
+    from autotune.domain.outcome import Estimated
+    from autotune.search.selection import Objective
+
+OF_EACH = 2  # told of each sort: settings, machines, changes of the contract
+SHARES = (1.0, 0.95, 0.85)  # of the steps that are left, by the shares of the pick's time
+LEAST_STEPS = 2
+
+
+class _InTime(Tries):
+    """A question whose pick is late: only what keeps every limit counts."""
+
+    sure = True
+
+    def keeping(self, pick: Estimated) -> tuple[Relaxation, ...]:
+        """Settings, then machines, then changes of the contract, the best of each first."""
+        settings = self.first_of((change,) for change in self.settings)
+        if not settings and len(self.settings) > 1:
+            settings = self.fewest()
+        machines = self.first_of(more_devices(self.question)) + self.elsewhere(late=False)
+        job = self.question[0]
+        contract = self.first_of([_fewer_steps(job, pick), *contract_changes(job)])
+        found: list[Relaxation] = []
+        for sort in (settings, machines, contract):
+            distinct = {(each.change, each.duration_s): each for each in sort}.values()
+            found += sorted(distinct, key=self.rank)[:OF_EACH]
+        return tuple(found)
+
+
+def keeping_the_limits(
+    job: Job, space: SearchSpace, calibration: Calibration, objective: Objective, pick: Estimated
+) -> tuple[Relaxation, ...]:
+    """Changes after which the job keeps all its limits, as surely as is asked. pick: is late."""
+    tries = _InTime((job, space), calibration, set(job.lock), dict(job.lock), objective)
+    return tries.keeping(pick)
+
+
+def _fewer_steps(job: Job, pick: Estimated) -> Rungs:
+    """As many optimizer steps as the limits leave, most first; none where a start is too long.
+
+    Formula: steps x (share x total - once) / (total - once), with the share of its time that the
+    pick may take, and what happens once.
+    """
+    found = odds(job.limits, pick.duration_s, pick.cost_usd)
+    share = min((each.value / each.held for each in found if each.held > 0), default=1.0)
+    once, total = pick.time_s.once, pick.time_s.total
+    if not job.steps or total <= once or share >= 1.0:
+        return ()
+    most = job.steps * (share * total - once) / (total - once)
+    counts = dict.fromkeys(_rounded_down(most * own) for own in SHARES)
+    return tuple(steps_edit(job, steps) for steps in counts if LEAST_STEPS <= steps < job.steps)
+
+
+def _rounded_down(value: float) -> int:
+    """With two digits."""
+    if value < 1.0:
+        return 0
+    unit = 10.0 ** max(math.floor(math.log10(value)) - 1, 0)
+    return int(math.floor(value / unit) * unit)
