@@ -97,7 +97,7 @@ def relaxed_sections(
         text = "None of the changes tried, alone or in pairs, makes it fit."
         return [Section("", (Paragraph(text),))]
     return [
-        _relaxed(f"What would {does}, {how}", found, asked, command, length)
+        relaxed_section(f"What would {does}, {how}", found, asked, command, length)
         for how, found in (
             ("with the same training", free),
             ("with other rounding, optimizer states or batches", numeric),
@@ -106,15 +106,15 @@ def relaxed_sections(
     ]
 
 
-def _relaxed(
-    title: str, changes: Sequence[Relaxation], asked: Asked | None, command: str, length: int
-) -> Section:
+def relaxed_section(
+    title: str, changes: Sequence[Relaxation], asked: Asked | None, command: str,
+    length: int = CHANGE, titles: Sequence[str] = ("", ">", ">", ">"),
+) -> Section:  # fmt: skip
+    """Changes with their figures, of which the fourth is memory, and what makes the first."""
     if not changes:
         return Section("", ())
     blocks: list[Block] = [
-        changes_table(
-            changes, "", ">", ">", ">", words=lambda text: within(_PART.split(text), length)
-        )
+        changes_table(changes, *titles, words=lambda text: within(_PART.split(text), length))
     ]
     apply = changes[0].apply
     if apply:

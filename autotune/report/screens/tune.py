@@ -23,7 +23,11 @@ from autotune.report.phrases import (
     saved_phrase,
     sentence,
 )
-from autotune.report.screens.infeasible import nothing_fits_sections, relaxed_sections
+from autotune.report.screens.infeasible import (
+    nothing_fits_sections,
+    relaxed_section,
+    relaxed_sections,
+)
 from autotune.report.screens.screen import (
     MOST_ASSUMED,
     ONE_LINE,
@@ -46,6 +50,7 @@ from autotune.report.screens.screen import (
 )
 from autotune.report.sections.answer import limit_blocks, takes_phrase
 from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify
+from autotune.report.sections.memory import by_class
 from autotune.report.sections.settings import (
     MACHINE,
     against,
@@ -100,10 +105,15 @@ def _sections(payload: RecommendationPayload, tight: int) -> list[Section]:
 
 
 def _in_time(payload: RecommendationPayload, tight: int) -> list[Section]:
-    """What would keep the limits that the pick misses."""
+    """What would keep the limits that the pick misses; where it is tight, in one table."""
     if not payload.keeping:
         return []
-    return relaxed_sections(payload.keeping, payload.asked, "tune", tight, "keep the limits")
+    does = "keep the limits"
+    if shows(tight, until=4):
+        return relaxed_sections(payload.keeping, payload.asked, "tune", tight, does)
+    first = [found[0] for found in by_class(payload.keeping) if found]
+    title = f"What would {does}" + (" (the last changes the result)" if first[-1].quality else "")
+    return [relaxed_section(title, first, payload.asked, "tune", titles=("", ">", ">"))]
 
 
 def _opening(payload: RecommendationPayload, best: Row, tight: int) -> list[Block]:
@@ -195,7 +205,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
     more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
-    if not others:
+    if not others or (payload.keeping and not shows(tight, until=5)):
         return Section("", tuple(more))
     free = not any(row.usd_per_hour for row in (best, *others))
     marked = not free and any(price_marks(row) != price_marks(best) for row in others)

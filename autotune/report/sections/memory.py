@@ -184,14 +184,14 @@ def by_class(
 def changes_table(
     changes: Sequence[Relaxation], *titles: str, words: Callable[[str], str] = str
 ) -> Table:
-    """What each change takes and needs. words: how it is named."""
+    """What each change takes and, under a fourth title, needs. words: how it is named."""
     rows = (
         (
             words(change.change),
             format_seconds(change.duration_s),
             marked_name(format_usd(change.cost_usd), change if change.kind == "machine" else {}),
             f"{format_bytes(change.required_bytes)} of {format_bytes(change.available_bytes)}",
-        )
+        )[: len(titles)]
         for change in changes
     )
     return table(rows, *titles)

@@ -107,8 +107,8 @@ def test_a_missed_limit_names_what_would_keep_it(limit: str, capsys: Capture) ->
         assert found["best"]["duration_s"]["p50"] == pytest.approx(each["duration_s"], rel=0.01)
         assert found["best"]["cost_usd"]["p50"] == pytest.approx(each["cost_usd"], rel=0.01)
     shown = " ".join(screen(capsys, line, leaves=4).split())
-    assert "What would keep the limits, but changes the result (you decide)" in shown
-    assert keeping[-1]["apply"] in shown or keeping[-2]["apply"] in shown
+    assert "What would keep the limits" in shown
+    assert any(each["apply"] in shown for each in keeping)
 
 
 def test_a_limit_that_nothing_keeps_says_what_was_tried(capsys: Capture) -> None:
