@@ -111,7 +111,7 @@ def _in_time(payload: RecommendationPayload, tight: int) -> list[Section]:
     does = "keep the limits"
     if shows(tight, until=4):
         return relaxed_sections(payload.keeping, payload.asked, "tune", tight, does)
-    first = [found[0] for found in by_class(payload.keeping) if found]
+    first = [found[0] for found in by_class(payload.keeping) if found][: fewer(3, tight, 9)]
     title = f"What would {does}" + (" (the last changes the result)" if first[-1].quality else "")
     return [relaxed_section(title, first, payload.asked, "tune", titles=("", ">", ">"))]
 
@@ -205,7 +205,7 @@ def _alternatives(payload: RecommendationPayload, best: Row, tight: int) -> Sect
     unmeasured = unmeasured_machines(best, payload.worth_a_probe, fewer(2, tight, 5))
     elsewhere = _other_machines(payload, (best, *others)) if shows(tight, until=6) else ""
     more = [Paragraph(text) for text in (elsewhere, unmeasured) if text]
-    if not others or (payload.keeping and not shows(tight, until=5)):
+    if not others:
         return Section("", tuple(more))
     free = not any(row.usd_per_hour for row in (best, *others))
     marked = not free and any(price_marks(row) != price_marks(best) for row in others)
