@@ -167,24 +167,39 @@ def loss_kind(software: Software, trainer: str = "transformers") -> LossKind:
     return "upcast"
 
 
-def of_pairs(software: Software, objective: Objective, spec: object, *, ours: bool) -> Software:
-    """The same with what TRL's trainer of a preference or a reward holds of the logits.
+def of_pairs(
+    software: Software, objective: Objective, spec: object, *, ours: bool, by: str = ""
+) -> Software:
+    """The same with what the trainer of a preference or a reward holds of the logits.
 
-    DPO's and KTO's compute theirs in tiles from 1.15 on, ORPO's holds all under every kernel, and
-    a reward has none. Source: trl 1.14 to 1.16 trainer/dpo_trainer.py and kto_trainer.py
-    (add_fused_lm_head), experimental/orpo/orpo_trainer.py; AutoModelForSequenceClassification.
+    TRL's DPO and KTO compute theirs in tiles from 1.15 on, its ORPO holds all under every kernel,
+    and a reward has none. LLaMA-Factory's trainers of preferences take the logits of the model and
+    switch the loss of Liger off. Source: trl 1.14 to 1.16 trainer/dpo_trainer.py and kto_trainer.py
+    (add_fused_lm_head), experimental/orpo/orpo_trainer.py; AutoModelForSequenceClassification;
+    llamafactory 0.9.3 model/model_utils/liger_kernel.py (require_logits), train/dpo/trainer.py and
+    train/kto/trainer.py (logits.to(torch.float32)).
 
     spec: what the job says of the software; a loss that it states stands. ours: whether TRL trains
-    because no trainer's own file says who does.
+    because no trainer's own file says who does. by: the trainer whose file the job was read from.
     """
     named = isinstance(spec, Mapping) and "loss" in spec
+    if named or software.kernels == "unsloth":
+        return software
     trl = software.trl if ours or software.trainer == "trl" else None
-    if named or trl is None or software.kernels == "unsloth":
+    if by == "llamafactory" and objective != "reward":
+        return _of_all_logits(software)
+    if trl is None:
         return software
     if objective == "reward" or (objective in {"dpo", "kto"} and trl >= TRL_TILES_PAIRS_FROM):
         return replace(software, loss="chunked")
-    plain = replace(software, kernels="eager") if objective == "orpo" else software
-    return replace(software, loss=loss_kind(plain))
+    if objective == "orpo":
+        return _of_all_logits(software)
+    return replace(software, loss=loss_kind(software))
+
+
+def _of_all_logits(software: Software) -> Software:
+    plain = replace(software, kernels="eager")
+    return replace(software, loss=loss_kind(plain), whole_logits=True)
 
 
 def with_its_loss(

@@ -150,6 +150,8 @@ class Software:
     recomputes_outside_fsdp: bool = field(default=False, metadata=LATER)
     # the optimizer steps on each gradient as the backward makes it (torchtune's optimizer_in_bwd)
     steps_in_backward: bool = field(default=False, metadata=LATER)
+    # the loss needs every logit, whatever kernels run: that of Liger is off
+    whole_logits: bool = field(default=False, metadata=LATER)
     # the optimizer's states take next to nothing of the device: paged out, factored, or none
     no_moments: bool = field(default=False, metadata=LATER)
     # 4-bit weights are multiplied in fp32: no autocast, and a compute dtype that nobody states
@@ -272,11 +274,12 @@ class Software:
         """The same software with a value of the knob `kernels` in force.
 
         TRL's own loss, which is chunked already, stays under Liger: its trainer switches Liger's
-        off. Source: trl 1.16 trainer/sft_trainer.py, liger_kernel_config.
+        off, and so is it where a trainer needs every logit.
+        Source: trl 1.16 trainer/sft_trainer.py, liger_kernel_config.
         """
         if kernels == "liger":
-            loss: LossKind = "chunked" if self.loss == "chunked" else "liger"
-            return replace(self, kernels="liger", loss=loss)
+            keeps = self.whole_logits or self.loss == "chunked"
+            return replace(self, kernels="liger", loss=self.loss if keeps else "liger")
         return replace(self, loss="chunked") if kernels == "chunked_loss" else self
 
     def has_kernels(self, package: str) -> bool:

@@ -119,3 +119,11 @@ def test_of_pairs_trl_holds_the_logits_that_its_trainer_holds(
     assert of_pairs(by_trl, objective, spec, ours=False).loss == loss
     another = find_software(spec)
     assert of_pairs(another, objective, spec, ours=False) == another
+
+
+@pytest.mark.parametrize(("objective", "by"), [("dpo", "llamafactory"), ("orpo", "")])
+def test_of_pairs_ligers_loss_is_off_where_every_logit_is_needed(objective: Any, by: str) -> None:
+    default = find_software("default")
+    whole = of_pairs(default, objective, "default", ours=not by, by=by)
+    assert whole.running("liger").loss == whole.loss == "upcast"
+    assert default.running("liger").loss == "liger"

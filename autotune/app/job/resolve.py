@@ -132,7 +132,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     limits, objective = limits_of(jobfile.limits, terms), objective_of(jobfile, terms)
     software = find_software(jobfile.software).over(method.base)
     if objective in PAIRED:
-        software = of_pairs(software, objective, jobfile.software, ours=not jobfile.origin)
+        by = jobfile.origin.trainer if jobfile.origin else ""
+        software = of_pairs(software, objective, jobfile.software, ours=not by, by=by)
     model = software.as_coded(model)
     if jobfile.software == "default":
         why = f"not stated; the profile of {software.as_of}"
