@@ -68,6 +68,21 @@ def test_the_model_that_the_trainers_file_trains_comes_before_one_that_lies_ther
     assert "other" in said(capsys, "project", "--out", "second.yaml")
 
 
+def test_the_rows_that_the_trainers_file_names_come_before_others(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("aaa_train.jsonl", "mine.jsonl"):
+        (tmp_path / name).write_text(ROWS)
+    (tmp_path / "configs").mkdir()
+    config = "base_model: Qwen/Qwen2.5-0.5B\nadapter: lora\nlora_r: 8\nsequence_len: 512\n"
+    config += "micro_batch_size: 1\ndatasets: [{path: ../mine.jsonl, type: completion}]\n"
+    (tmp_path / "configs" / "axolotl.yml").write_text(config)
+    shown = said(capsys)
+    assert "data: mine.jsonl, 64 rows" in shown
+    assert job_in(tmp_path).dataset_path == str(tmp_path / "mine.jsonl")
+    assert "# dataset: aaa_train.jsonl" in (tmp_path / "autotune.yaml").read_text()
+
+
 def test_the_tiny_model_and_its_rows_become_a_job_that_tune_answers(
     tmp_path: Path, capsys: Capture
 ) -> None:

@@ -182,7 +182,10 @@ def test_an_empty_folder_and_a_missing_one_are_bad_input(tmp_path: Path, capsys:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "missing"):
         assert run(["learn", str(tmp_path / name)]) == 2
-    assert "no past run below" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no past run below" in told
+    assert "1 folder" in told
+    assert "1 folders" not in told
 
 
 def test_a_home_that_cannot_be_written_is_said_and_nothing_is_half_written(

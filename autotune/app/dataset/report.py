@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.app.dataset.count import count_dataset
-from autotune.app.dataset.lengths import KIND, SCHEMA_VERSION, from_counts
+from autotune.app.dataset.lengths import KIND, SCHEMA_VERSION, from_counts, longest_to_keep
 from autotune.catalog.files import write_whole
 from autotune.catalog.models.models import find_model
 from autotune.domain.answer.dataset import DatasetReport
@@ -61,6 +61,7 @@ def report_of(
     histogram = count.histogram
     limit = max_length or histogram.longest
     lengths = from_counts(histogram, limit)
+    kept = from_counts(histogram, max_length or longest_to_keep(histogram)[0])  # as a job has it
     raw = np.array(sorted(histogram.counts), np.int64)
     rows = np.array([histogram.counts[int(value)] for value in raw], np.int64)
     cut = np.minimum(raw, limit)
@@ -71,7 +72,7 @@ def report_of(
     grid = np.linspace(0.0, 1.0, len(lengths.quantiles))
     table = tuple((p, float(np.interp(p, grid, lengths.quantiles))) for p in PROBABILITIES)
     at = dict(table)
-    spread = math.exp(Z90 * lengths.log_sd)
+    spread = math.exp(Z90 * kept.log_sd)
     return DatasetReport(
         path=histogram.source, tokenizer=count.tokenizer.label, basis=histogram.basis,
         reason=count.tokenizer.reason, template=count.template, files=len(count.files),
@@ -86,7 +87,7 @@ def report_of(
         padding_waste_max_length=1 - tokens / (int(rows.sum()) * limit),
         packing_gain=max(0.0, 1 - packed_tokens / padded_tokens),
         grouping_gain=max(0.0, 1 - _grouped_tokens(cut, rows, batch_size) / padded_tokens),
-        job_lines=_job_lines(count, at, lengths, max_length, model, column),
+        job_lines=_job_lines(count, at, kept, max_length, model, column),
         lengths=lengths, histogram=histogram,
     )  # fmt: skip
 

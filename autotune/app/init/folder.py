@@ -7,12 +7,14 @@ executed, and models and rows are read as the commands read them that use them l
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.columns import row_of
 from autotune.app.dataset.files import Reading
-from autotune.app.dataset.folder import is_data
+from autotune.app.dataset.folder import is_data, rows_named
 from autotune.app.job.file import document_of
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
@@ -22,7 +24,6 @@ from autotune.trainers.schema import refuse_misspelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from autotune.domain.model import Model
     from autotune.trainers.parsed import Parsed
@@ -79,9 +80,11 @@ def look_into(folder: Path) -> Folder:
         msg = f"the folder {folder} cannot be read: {error.strerror}"
         raise InputError(msg, "name a folder that you may read") from None
     models = list(_models(files))
-    data = sorted((path for path in files if is_data(path)), key=_likely_training)
-    rows, unknown = _rows(data)
     trainers, jobs = _configs(files)
+    data = sorted((path for path in files if is_data(path)), key=_likely_training)
+    named = _named_data(trainers[0]) if trainers else None
+    first = [named] if named is not None else []
+    rows, unknown = _rows([*first, *(path for path in data if path != named)])
     adapters = [found for path in files if (found := _adapter(path)) is not None]
     return Folder(
         folder,
@@ -129,6 +132,19 @@ def _models(files: list[Path]) -> Iterator[tuple[Path, Model]]:
             yield path.parent, find_model(str(path.parent))
         except InputError:
             continue
+
+
+def _named_data(trainer: TrainerFile) -> Path | None:
+    """The rows that a trainer's file names, by a path from it."""
+
+    def there(name: str) -> Path | None:
+        path = Path(os.path.normpath(trainer.path.parent / name))
+        return path if path.is_file() else None
+
+    try:
+        return rows_named(trainer.path.read_text(encoding="utf-8-sig"), there)
+    except (OSError, ValueError):
+        return None
 
 
 def _likely_training(path: Path) -> tuple[bool, bool, int, str]:

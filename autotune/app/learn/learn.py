@@ -125,7 +125,7 @@ def learn(paths: list[Path], machine: Machine | None = None, *, dry_run: bool = 
 
 def _nothing(paths: list[Path], seen: Walk) -> InputError:
     where = ", ".join(str(path) for path in paths[:EXAMPLES])
-    msg = f"no past run below {where}: {seen.files:,} files in {len(seen.folders):,} folders"
+    msg = f"no past run below {where}: {seen.seen}"
     if all(path.is_file() for path in paths):
         msg = f"no past run in {where}"
     hint = (

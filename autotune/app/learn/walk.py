@@ -50,6 +50,12 @@ class Walk:
     cut: str = ""  # why it ended early
     unreadable: list[str] = field(default_factory=list)
 
+    @property
+    def seen(self) -> str:
+        """How much, in words."""
+        files, folders = self.files, len(self.folders)
+        return f"{files:,} file{'s' * (files != 1)} in {folders:,} folder{'s' * (folders != 1)}"
+
 
 def walk(roots: list[Path]) -> Walk:
     """Every folder below the roots; a root that is a file is a folder with one file.
@@ -87,7 +93,7 @@ def _refuse_missing(root: Path) -> None:
 
 def _below(path: Path, depth: int, found: Walk) -> Iterator[Folder]:
     if len(found.folders) >= MOST_FOLDERS or found.files >= MOST_FILES:
-        found.cut = f"stopped after {found.files:,} files in {len(found.folders):,} folders"
+        found.cut = f"stopped after {found.seen}"
         return
     try:
         with os.scandir(path) as entries:

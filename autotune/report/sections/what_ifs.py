@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 UNMEASURED = "nobody has measured this gain with your software"
 OPENINGS = 2  # of them are named at most, where there is little room
+TIE = 0.01  # of a figure: less is no saving
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
 LARGE = 0.5  # of the pick's time: rows of any length take less by about as much
 WORTH_USD, WORTH_S = 0.01, 60.0  # and at least one of these
@@ -107,6 +108,8 @@ def _worth_section(
 ) -> Section:
     """A table of changes; without what each saves where nobody stated how long the rows are."""
     pick, saves = payload.best, not lengths_open(payload.job)
+    idle = [each for each in found if pick and _saves_nothing(each, pick)]
+    found = [each for each in found if each not in idle]
     rows = (
         (
             each.opens,
@@ -121,8 +124,23 @@ def _worth_section(
     notes = tuple(note for note in notes if not note.endswith(": "))
     if pick and pick.basis == "measured":
         notes += ("only the pick was measured; these are modelled, and scaled to it",)
-    notes += () if saves else (AT_MAXIMUM,)
+    notes += () if saves or not found else (AT_MAXIMUM,)
+    if idle:
+        listed = ", ".join(each.opens for each in idle)
+        notes += (f"at their own best these save neither time nor memory: {listed}",)
     return section(title, table(rows, *titles), Bullets(notes))
+
+
+def _saves_nothing(each: Sensitivity, pick: Row) -> bool:
+    """Whether a change that fits is worth less than a tie, of time, of money and of memory."""
+    if not each.fits or each.duration_s is None or each.cost_usd is None:
+        return False
+    pairs = (
+        (each.duration_s, pick.duration_s.p50),
+        (each.cost_usd, pick.cost_usd.p50),
+        (each.memory_bytes, pick.memory_bytes["total"]),
+    )
+    return all(after >= before * (1.0 - TIE) for after, before in pairs)
 
 
 def _figures(

@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import lzma
+import math
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ from autotune.app.dataset import TOLD
 from autotune.app.dataset.columns import LONGER
 from autotune.app.dataset.count import count_dataset
 from autotune.app.dataset.files import Reading
-from autotune.app.job.load import jobs_of_line
+from autotune.app.dataset.report import dataset_histogram
+from autotune.app.job.load import jobs_of_line, load_job
 from autotune.domain.errors import InputError
+from autotune.domain.outcome import Z90
 from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:
@@ -473,3 +476,25 @@ def test_a_long_count_says_how_far_it_is_to_whoever_listens(tmp_path: Path) -> N
     rows = [int(text.split(": ")[1].split()[0].replace(",", "")) for text in told]
     assert rows == [1024, 2048, 3000]
     assert all("a.jsonl" in text for text in told)
+
+
+def test_an_estimate_says_the_range_and_the_lengths_of_the_job_that_names_the_file(
+    tmp_path: Path,
+) -> None:
+    """The longest row that was seen cuts no estimate: nobody stated a max_length."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines([{"text": "a tide table " * (n % 40 + 1)} for n in range(400)]))
+    report = dataset_histogram(path, model="Qwen/Qwen2.5-0.5B")
+    job = tmp_path / "job.yaml"
+    head = "model: Qwen/Qwen2.5-0.5B\nmethod: lora\nhardware: rtx4090\ntrain: {epochs: 1}\n"
+    job.write_text(f"{head}data: {{dataset: rows.jsonl}}\n")
+    named = load_job(job)
+    assert report.basis == "estimated"
+    assert named.max_length > report.longest_row
+    told = report.tokens_p90 / report.tokens_p10
+    assert math.log(told) == pytest.approx(2 * Z90 * named.lengths.log_sd)
+    job.write_text(f"{head}{report.job_lines[1][0]}\n")
+    pasted = load_job(job)
+    assert pasted.max_length == named.max_length
+    assert pasted.lengths.maximum == named.lengths.maximum
+    assert pasted.rows == named.rows

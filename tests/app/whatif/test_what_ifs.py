@@ -23,7 +23,7 @@ from autotune.report.screens.screen import MOST_LINES, ONE_LINE
 from autotune.report.screens.tune import recommendation_screen
 from autotune.report.sections.answer import TUNE_REPORT
 from autotune.report.sections.settings import worth_a_probe_section
-from autotune.report.sections.what_ifs import opening_words
+from autotune.report.sections.what_ifs import closed_section, opening_words
 
 if TYPE_CHECKING:
     from autotune.domain.answer.recommendation import Recommendation, Sensitivity
@@ -274,3 +274,20 @@ def test_an_answer_of_an_earlier_version_is_still_shown(tmp_path: Path) -> None:
     ]  # fmt: skip
     shown = TUNE_REPORT.text(recorded_payload(payload, "here"), width=100, colour=False)
     assert "--set method.rank=8" in shown
+
+
+def test_what_saves_neither_time_nor_money_nor_memory_has_no_row(tmp_path: Path) -> None:
+    payload = recommendation_payload(answered(written(tmp_path)))
+    assert payload.best is not None
+    before = payload.best.duration_s.p50, payload.best.memory_bytes["total"]
+    shown = sections_text([closed_section(payload)], width=200)
+    rows, _, rest = shown.partition("at their own best these save neither time nor memory: ")
+    idle = 0
+    for each in payload.sensitivities:
+        if each.class_ == "quality" or not each.fits or each.duration_s is None:
+            continue
+        saves = each.duration_s < 0.99 * before[0] or each.memory_bytes < 0.99 * before[1]
+        idle += not saves
+        assert (f"  {each.opens} " in rows) is saves, each.opens
+        assert (each.opens in rest) is not saves, each.opens
+    assert idle
