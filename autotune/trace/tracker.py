@@ -4,7 +4,7 @@ A dispatch mode sees the outputs of every op; each new storage counts once, roun
 caching allocator rounds, and leaves when Python drops it. The graph itself keeps autograd's saved
 tensors alive, so lifetimes are those of a real run.
 
-What an op returns is remembered (`Shapes`): a layer repeats the ops of the one before it, shape for
+What an op returns is remembered (`Op`): a layer repeats the ops of the one before it, shape for
 shape. The meta kernels of PyTorch compute every output's shape anew, most of them in Python. For an
 op whose outputs are new tensors, the same arguments give outputs of the same shape, so they are
 made directly. Ops that write to an argument or return a view of one always run.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from autotune.trace.allocator import MIN_BLOCK
 
 WORKSPACE = -1  # key of memory that lives and dies inside one op
-MOST_REMEMBERED = 100_000
+MOST_REMEMBERED = 10_000  # of one op
 _PLAIN = (int, float, bool, str, torch.dtype, torch.layout, torch.device, torch.memory_format)
 HOLDS = ("weights", "adapters", "gradients", "optimizer", "logits", "activations", "workspace")
 
@@ -35,34 +36,32 @@ class _Unknown(Exception):  # noqa: N818 - an answer, not a defect
     """An argument whose effect on the shapes is not known."""
 
 
-class Shapes:
-    """Outputs by op and arguments, kept for the life of the process."""
+class Op:
+    """An op that was met: its name, and its outputs by its arguments."""
 
-    def __init__(self) -> None:
-        """Remember nothing yet."""
-        self._outputs: dict[Any, Any] = {}
-        self._fresh: dict[Any, bool] = {}  # ops that neither write nor return views
+    def __init__(self, func: Any) -> None:
+        """Nothing is remembered yet, and never is of an op that writes or returns views."""
+        self.name = str(func).removeprefix("aten.").removesuffix(".default")
+        self._func = func
+        self._outputs: dict[Any, Any] | None = {} if _makes_new(func) else None
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, args: Any, kwargs: Any) -> Any:
         """The op's result, computed only if it is not known."""
-        fresh = self._fresh.get(func)
-        if fresh is None:
-            fresh = self._fresh[func] = _makes_new(func)
-        if not fresh:
-            return func(*args, **kwargs)
+        if self._outputs is None:
+            return self._func(*args, **kwargs)
         try:
-            key = (func, _spec(args), tuple((name, _spec(kwargs[name])) for name in kwargs))
+            key = (_spec(args), _spec(tuple(kwargs.items())) if kwargs else ())
             known = self._outputs.get(key)
         except _Unknown:
-            return func(*args, **kwargs)
+            return self._func(*args, **kwargs)
         if known is not None:
             return _made(known)
-        result = func(*args, **kwargs)
+        result = self._func(*args, **kwargs)
         if len(self._outputs) < MOST_REMEMBERED and not _shares(result, (args, kwargs)):
             try:
                 self._outputs[key] = _outputs(result)
             except _Unknown:
-                self._fresh[func] = False
+                self._outputs = None
         return result
 
 
@@ -79,7 +78,7 @@ def _spec(value: Any) -> Any:
     if value is None or isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, list | tuple):
-        return tuple(_spec(item) for item in value)
+        return tuple([_spec(item) for item in value])
     raise _Unknown
 
 
@@ -148,12 +147,19 @@ class Tracker(TorchDispatchMode):
         super().__init__()
         self.padded = padded
         self.live = dict.fromkeys(HOLDS, 0)
+        self._total = 0  # of what is live
         self.phase, self.op, self.step = "load", "resident", 0
         self._stated = ""
         self.peaks: dict[tuple[str, str], Peak] = {}
         self.events: list[Event] | None = None  # None: not recorded
         self._vocab_size = vocab_size
         self._known: dict[int, tuple[int, str]] = {}
+        self._drops: dict[int, weakref.ref[Any]] = {}  # what tells when a storage is dropped
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, so no op needs the switch that keeps the compiler out."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -166,8 +172,11 @@ class Tracker(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:  # noqa: SLF001 - the op's name
             return not self.padded  # a meta tensor's value: mask code asks "is nothing padded?"
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - no policy inside an op
-            result = _shapes.run(func, args, kwargs or {})
-            self.op = self._stated or _name(func)
+            op = _ops.get(func)
+            if op is None:
+                op = _ops[func] = Op(func)
+            result = op.run(args, kwargs or {})
+            self.op = self._stated or op.name
             for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     self.count(leaf)
@@ -176,8 +185,10 @@ class Tracker(TorchDispatchMode):
 
     def note(self, workspace: int = 0) -> None:
         """Remember the live bytes, and what the op uses inside, if they are the most so far."""
-        total = sum(self.live.values()) + workspace
-        peak = self.peaks.setdefault((self.phase, self.op), Peak())
+        total = self._total + workspace
+        peak = self.peaks.get((self.phase, self.op))
+        if peak is None:
+            peak = self.peaks[self.phase, self.op] = Peak()
         if total > peak.total:
             peak.total = total
             peak.parts = {**self.live, "workspace": self.live["workspace"] + workspace}
@@ -209,26 +220,23 @@ class Tracker(TorchDispatchMode):
             holds = "logits" if wide else "activations"
         self._known[key] = (size, holds)
         self.live[holds] += size
+        self._total += size
         if self.events is not None:
             self.events.append(self._event(key, size))
-        weakref.finalize(storage, self._release, key)
+        self._drops[key] = weakref.ref(storage, partial(self._release, key))
 
-    def _release(self, key: int) -> None:
-        size, holds = self._known.pop(key, (0, "activations"))
+    def _release(self, key: int, dropped: weakref.ref[Any]) -> None:
+        if self._drops.get(key) is not dropped:
+            return
+        del self._drops[key]
+        size, holds = self._known.pop(key)
         self.live[holds] -= size
+        self._total -= size
         if self.events is not None:
             self.events.append(self._event(key, -size))
 
 
-def _name(func: Any) -> str:
-    name = _NAMES.get(func)
-    if name is None:
-        name = _NAMES[func] = str(func).removeprefix("aten.").removesuffix(".default")
-    return name
-
-
-_NAMES: dict[Any, str] = {}
-_shapes = Shapes()
+_ops: dict[Any, Op] = {}  # for the life of the process
 
 
 def workspace_bytes(func: Any, args: Any) -> int:
