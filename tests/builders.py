@@ -6,6 +6,7 @@ in a source says so. Where a test is about a real model or device, it passes the
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pytest
 
 from autotune.app.dataset.count import count_dataset
 from autotune.catalog.devices import default_host, find_device
+from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
 from autotune.cost.parameters import resolve_targets
@@ -106,6 +108,18 @@ def model(**fields: Any) -> Model:
         ),
     }  # fmt: skip
     return Model(**{**values, **fields})
+
+
+def less_deep(own: Model, folder: Path, layers: int, **fields: Any) -> Model:
+    """The first layers of a text model, of every kind that it has; `fields` are of its config."""
+    shape = json.loads(own.hf_config) | {"num_hidden_layers": layers} | fields
+    if "layer_types" in shape:
+        shape["layer_types"] = shape["layer_types"][:layers]
+    (folder / "config.json").write_text(json.dumps(shape))
+    found = replace(find_model(str(folder)), beside_params=0)
+    assert len(found.kinds) == len(own.kinds)
+    assert found.num_layers == layers
+    return found
 
 
 def software(**fields: Any) -> Software:

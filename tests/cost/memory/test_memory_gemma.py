@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from builders import BLAS_A100, memory_columns, needs, priced_job
+from builders import BLAS_A100, less_deep, memory_columns, needs, priced_job
 
 from autotune.catalog.models.models import find_model
 from autotune.cost.memory.component import COMPONENT
@@ -40,25 +40,17 @@ OF_EVERY_METHOD = {
     "google/gemma-4-E4B",
 }  # the others are of their kinds
 CASES = [(n, words) for n in NAMES for words in METHODS if n in OF_EVERY_METHOD or words == "lora"]
-# Layers that share the keys of those before are traced at full depth: with one method that is the
-# model's own, with the others two periods, of which the second shares keys. All kinds are in them.
-SHARES_KEYS, AT_ITS_DEPTH = "google/gemma-4-E4B", "lora"
-TWO_PERIODS = {"num_hidden_layers": 12, "num_kv_shared_layers": 6}
+# One method and attention sees each model at its own depth; the others its first layers, which are
+# of all its kinds: one period, or two where the second shares the keys of the first.
+AT_ITS_DEPTH = ("lora", "sdpa")
+PERIOD = 6
+SHARE_KEYS = {"google/gemma-4-E2B", "google/gemma-4-E4B"}
 ROWS, SHORT, LONG = 2, 512, 2048  # LONG: beyond the window, so that its layers get a mask
 
 
 def text_of(name: str) -> Model:
     """The text model, which is what is traced."""
     return replace(find_model(name), beside_params=0)
-
-
-def less_deep(model: Model, folder: Path) -> Model:
-    """The same of two periods of layers."""
-    shape = json.loads(model.hf_config) | TWO_PERIODS
-    (folder / "config.json").write_text(json.dumps(shape))
-    found = replace(find_model(str(folder)), beside_params=0)
-    assert len(found.kinds) == len(model.kinds)
-    return found
 
 
 def method_of(model: Model, words: dict[str, Any]) -> Method:
@@ -93,8 +85,9 @@ def test_formula_is_within_two_percent_of_the_trace(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     model = text_of(name)
-    if name == SHARES_KEYS and words != AT_ITS_DEPTH:
-        model = less_deep(model, tmp_path)
+    if (words, attention) != AT_ITS_DEPTH:
+        shared = PERIOD if name in SHARE_KEYS else 0
+        model = less_deep(model, tmp_path, PERIOD + shared, num_kv_shared_layers=shared)
     method = method_of(model, METHODS[words])
     how = {"attention": attention, "activation_checkpointing": checkpointing}
     traced = tracer.trace(request(model, method, how, length))
