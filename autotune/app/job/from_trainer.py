@@ -11,13 +11,14 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.app.dataset.named_rows import load_rows, name_rows
 from autotune.app.hardware.machines import ALL, as_devices
+from autotune.app.job.beside import near_file
 from autotune.app.job.computed import ask_for
 from autotune.app.job.file import COMMAND, Document
 from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
 from autotune.app.job.targets import fill_saved, fill_targets, say_folder
-from autotune.catalog.datasets import published, published_names
 from autotune.catalog.models.derived import stored_by_name
 from autotune.catalog.software import SWITCHES, find_software
 from autotune.domain.config import KNOBS, NEVER_STEPS, PLAIN, ZERO_STAGE
@@ -31,7 +32,6 @@ from autotune.trainers.schema import schema_of
 from autotune.trainers.unread import leave_uncounted, together
 
 if TYPE_CHECKING:
-    from autotune.catalog.datasets import PublishedDataset
     from autotune.domain.job import Origin
     from autotune.domain.software import Software
     from autotune.domain.typed.overrides import Overrides
@@ -41,7 +41,6 @@ _LOCKED = (  # opt-in, where stated
     "packing", "length_grouping", "optimizer", "adapter_dtype", "kernels",
 )  # fmt: skip
 OFFLOAD = "offload"  # neutral: what it saves is memory, and it costs time
-_NAMED = 6  # data sets of a file, in one note
 FLASH_ATTENTION_3 = "3.0.0"
 HUB_KERNELS = "0.18.2"  # the oldest that transformers 5.23 takes
 FLASH_ATTENTION = "2.8.0"  # where the file asks for it: any release of 2.x counts the same
@@ -57,7 +56,8 @@ def completed(
     name = called or origin.path or COMMAND
     values = parsed.values
     add_stated(values, overrides, name)
-    _name_rows(parsed, values, overrides)
+    name_rows(parsed, values, overrides)
+    load_rows(parsed, values, overrides, origin, lambda named: near_file(named, Path(origin.path)))
     _cap_rows(parsed, values, overrides)
     _cap_steps(parsed, values, overrides)
     overrides = _with_counts(parsed, overrides)
@@ -194,23 +194,6 @@ def _possible(parsed: Parsed, devices: int) -> dict[str, Any]:
     return knobs
 
 
-def _name_rows(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
-    """The data sets that the file names, where their lengths are published and no others stated."""
-    data = values.setdefault("data", {})
-    stated = {"dataset", "lengths"} & set(data)
-    stated |= {key for key in overrides.set_values if key.startswith(("data.lengths", "data.data"))}
-    names = published_names(",".join(parsed.datasets)) if parsed.datasets else ()
-    if not stated and names:
-        data["dataset"] = ",".join(names)
-        data.setdefault("rows", sum(each.rows for each in map(_found, names)))
-    elif not stated and parsed.datasets:
-        listed = ", ".join(parsed.datasets[:_NAMED])
-        why = "named in the file; how long its rows are is published nowhere that is known here"
-        parsed.note("data.dataset", f"{listed}, not counted", f"{why}: --data FILE counts them")
-    if not data:
-        del values["data"]
-
-
 def _cap_rows(parsed: Parsed, values: dict[str, Any], overrides: Overrides) -> None:
     """No more rows than the file takes of each data set; `--set data.rows=N` is left as it is.
 
@@ -248,12 +231,6 @@ def _cap_steps(
         parsed.knobs["checkpoint_every_steps"] = max(1, int(most / parsed.saves_per_epoch))
         parsed.knobs.setdefault("save_total_limit", max(1, math.ceil(epochs)))
         parsed.saves_per_epoch = None
-
-
-def _found(name: str) -> PublishedDataset:
-    found = published(name, 0)
-    assert found is not None  # noqa: S101 - a name of `published_names`
-    return found
 
 
 def _with_counts(parsed: Parsed, overrides: Overrides) -> Overrides:

@@ -19,7 +19,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import OWN_FLAGS, loads_silently
 from autotune.trainers.hf.evaluation import HELD_OUT
-from autotune.trainers.hf.keys import OWN_LENGTH, WORDS
+from autotune.trainers.hf.keys import MODEL, OWN_LENGTH, WORDS
 from autotune.trainers.hf.read import MAX_LENGTH
 from autotune.trainers.hf.recipes import OWN_BATCH
 
@@ -64,7 +64,7 @@ _SAME = (
     set(HELD_OUT),
     {"max_steps", *OWN_FLAGS["max_steps"]},
     {"num_train_epochs", "num_epochs", *OWN_FLAGS["epochs"]},
-    {"model_name_or_path", "model_name", "model_id", "model", "base_model"},
+    set(MODEL),
     {"use_peft", "use_lora", *OWN_FLAGS["use_peft"]},
     {"lora_r", "lora_rank", "r", *OWN_FLAGS["lora_r"]},
     {"lora_alpha", *OWN_FLAGS["lora_alpha"]},

@@ -69,6 +69,11 @@ WORDS: Words = {
         Word("use_liger", LIGER, unsaid="none"),  # of TRL's SFTConfig before 0.16
     ),
 }  # fmt: skip
+MODEL = (  # what the model is called, of the Trainer's programs and of many people's own
+    "model_name_or_path", "model_name", "model_id", "model", "base_model", "base_model_id",
+    "base_model_name", "base_model_name_or_path", "base_model_path",
+    "pretrained_model_name_or_path",
+)  # fmt: skip
 OWN_LENGTH = "the length that the script cuts rows at"  # where it is computed
 PADS = "pad_to_max_length"  # of run_clm.py and its like; of a script by what it calls
 PREPARED = "prepare_model_for_kbit_training"  # of a script by what it calls, in few bits

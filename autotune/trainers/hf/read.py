@@ -29,6 +29,7 @@ from autotune.trainers.hf.keys import (
     BY_SCRIPT,
     CHECKPOINTING,
     COMPILE_MODES,
+    MODEL,
     PADS,
     PREPARED,
     WORDS,
@@ -178,8 +179,7 @@ def read_length_of_run(keys: Keys, parsed: Parsed, default: float, *more: str) -
 
 def read_model(keys: Keys, parsed: Parsed) -> None:
     """The model's name, if the file holds it."""
-    name = keys.word("model_name_or_path", "model_name", "model_id", "model", "base_model")
-    if name is not None:
+    if (name := keys.word(*MODEL)) is not None:
         parsed.values["model"] = name
 
 

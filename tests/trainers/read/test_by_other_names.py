@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from autotune.app.job.load import load_jobs
 from autotune.domain.errors import InputError
+from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.torchtune import built_by
-from tests.strangers import file, today, warnings
+from tests.strangers import command, file, today, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,3 +159,22 @@ def test_what_is_left_by_another_condition_is_refused(tmp_path: Path, kept: str)
 def test_a_builder_of_torchtune_says_its_model(builder: str, model: str) -> None:
     """A classifier, and a builder of somebody's own, make another."""
     assert built_by(builder) == model
+
+
+@pytest.mark.parametrize("flag", ["base_model_id", "base_model_name", "base_model_name_or_path"])
+def test_a_base_model_by_any_name_is_the_model(flag: str) -> None:
+    """Of a command whose script is not here."""
+    sizes = "--per_device_train_batch_size 8 --num_train_epochs 2 --lora_r 8"
+    found = command(f"python gone.py --{flag} Qwen/Qwen2.5-0.5B {sizes}")
+    assert (found.model.name, found.method.rank) == ("Qwen/Qwen2.5-0.5B", 8)
+
+
+def test_a_model_that_is_not_known_is_named_with_what_is_missing(tmp_path: Path) -> None:
+    """One more command is enough."""
+    path = tmp_path / "a.py"
+    path.write_text(BY_NAME.replace("Qwen/Qwen2.5-0.5B", "./mine/checkpoint"))
+    with pytest.raises(
+        InputError, match=r"rows there are, and its model '\./mine/checkpoint' is"
+    ) as e:
+        load_jobs(path, Overrides(("h100",)))
+    assert e.value.hint == "add --rows N or --data FILE --set model=NAME"
