@@ -27,6 +27,7 @@ from autotune.app.job.overrides import flag_of, line_document, on_machine
 from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin
 from autotune.domain.typed.values import shown
+from autotune.trainers.launch.other_programs import refuse_foundry
 from autotune.trainers.registry import TRAINERS, detect, has_settings
 from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
@@ -113,6 +114,7 @@ def _refuse_unknown(document: Document) -> None:
         aim = aim_of("llamafactory", document.values)
         if aim.said and aim.objective == "merging":  # a file that only exports has no other sign
             settled(aim, document.name)
+        refuse_foundry(document.values, document.name)
         titles = ", ".join(dialect.title for dialect in TRAINERS.values())
         listed = ", ".join(key[:40] for key in odd[:6])
         msg = f"{document.name} is neither a job file nor a trainer's file that is read: {listed}"

@@ -1,8 +1,10 @@
 """Programs whose files are not read: which one a command starts, and what it says of the job.
 
 Each has words of its own for what a job in one line states; these are handed back as that line.
+llm-foundry's file says its duration as `8ep` or `100ba`, and refers to its variables.
 Source: verl 0.6 trainer/config/sft_trainer.yaml; openrlhf 0.9 cli/train_sft.py and train_dpo.py;
-ms-swift 4.6 megatron/arguments; alpaca-lora finetune.py, whose base is held in 8 bits.
+ms-swift 4.6 megatron/arguments; alpaca-lora finetune.py, whose base is held in 8 bits;
+llm-foundry 0.22 scripts/train/yamls/finetune.
 """
 
 from __future__ import annotations
@@ -60,6 +62,15 @@ _ALPACA: Final[_Words] = (
     ("--global-batch", ("batch_size",)), ("--epochs", ("num_epochs",)),
     ("--set micro_batch_size", ("micro_batch_size",)),
 )  # fmt: skip
+_FOUNDRY: Final[_Words] = (
+    ("--model", ("model.pretrained_model_name_or_path", "variables.model_name_or_path")),
+    ("--max-length", ("max_seq_len", "variables.max_seq_len")),
+    ("--global-batch", ("global_train_batch_size", "variables.global_train_batch_size")),
+    ("--epochs", ("max_duration.ep",)), ("--set train.steps", ("max_duration.ba",)),
+    ("--set micro_batch_size", ("device_train_microbatch_size",)),
+    ("--set packing", ("packs",)), ("--set method.variant", ("model.peft_config.variant",)),
+    ("--set method.targets", ("model.peft_config.targets",)),
+)  # fmt: skip
 _ANY = r".*"  # whatever starts it
 _PROGRAMS: Final = (
     Program("verl", r"(?i).*\bverl\b.*", frozenset(), _VERL, "model.lora_rank",
@@ -98,10 +109,39 @@ def refuse_other(
             raise InputError(msg, f"what it says, as a job in one line: {line}")
 
 
+_OF_FOUNDRY = Program(
+    "llm-foundry", _ANY, frozenset({"train_loader", "max_duration", "model"}), _FOUNDRY,
+    "model.peft_config.r", "fsdp_config.activation_checkpointing", by_default=False,
+)  # fmt: skip
+
+
+def refuse_foundry(values: Mapping[str, Any], name: str) -> None:
+    """Raise InputError for a file of llm-foundry's, with the job that it states.
+
+    Not for one that trains without weights of another: a job in one line has them.
+    """
+    if not _OF_FOUNDRY.own <= set(values) or _stated(values, _FOUNDRY[0][1][0]) is None:
+        return
+    told = re.fullmatch(r"(\d+)(ep|ba)", str(values["max_duration"]).strip())
+    duration = {told.group(2): told.group(1)} if told else {}
+    packs = at_key(values, "train_loader.dataset.packing_ratio") is not None
+    found = {**values, "max_duration": duration, **({"packs": "on"} if packs else {})}
+    adapter = at_key(values, "model.peft_config")
+    if isinstance(adapter, dict):
+        said = adapter.get("target_modules")
+        targets = ",".join(map(str, said)) if isinstance(said, list) else said
+        kind = next((k for k in ("dora", "rslora") if adapter.get(f"use_{k}") is True), None)
+        own = {**adapter, "targets": targets, "variant": kind}
+        found["model"] = {**values["model"], "peft_config": own}
+    line = _in_one_line(_OF_FOUNDRY, found, "")
+    msg = f"{name} is a file of llm-foundry, which is not read"
+    raise InputError(msg, f"what it says, as a job in one line: {line}")
+
+
 def _in_one_line(program: Program, flags: Mapping[str, Any], objective: str) -> str:
     """The command that prices what the flags say; rows and the machine are the user's to state."""
     said = [
-        (option, next((v for word in words if (v := _stated(flags, word)) is not None), None))
+        (option, next((v for word in words if _is_said(v := _stated(flags, word))), None))
         for option, words in program.words
     ]
     rank = _stated(flags, program.rank)
@@ -111,7 +151,7 @@ def _in_one_line(program: Program, flags: Mapping[str, Any], objective: str) -> 
     method = ("qlora" if four else "lora") if adapted else "full"
     line = f"autotune estimate --method {method}{program.more}"
     for option, value in said:
-        if value is not None and "$" not in str(value):
+        if value is not None:
             line += f" {option}{'=' if ' ' in option else ' '}{shlex.quote(str(value))}"
     if adapted and rank is not None:
         line += f" --set method.rank={rank}"
@@ -120,6 +160,11 @@ def _in_one_line(program: Program, flags: Mapping[str, Any], objective: str) -> 
     line += f" --set activation_checkpointing={'full' if recomputes else 'none'}"
     line += f" --objective {objective}" if objective not in {"", "sft"} else ""
     return f"{line} --rows N --gpu NAME"
+
+
+def _is_said(value: object) -> bool:
+    """Whether it stands there: not by reference, nor left to the program."""
+    return value is not None and "$" not in str(value) and value != "auto"
 
 
 def _stated(flags: Mapping[str, Any], word: str) -> Any:  # noqa: ANN401 - any value

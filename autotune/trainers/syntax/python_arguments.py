@@ -45,6 +45,41 @@ def foreign_classes(tree: ast.Module) -> set[str]:
     return found & set(ARGUMENTS)
 
 
+# Packages that load the models that are read by kernels or stores of theirs, or start trainers.
+_AS_READ = {
+    "accelerate", "auto_gptq", "awq", "deepspeed", "gptqmodel", "intel_extension_for_transformers",
+    "ipex_llm", "liger_kernel", "modelscope", "openmind", "optimum", "peft", "ray", "torch",
+}  # fmt: skip
+_HANDED = {"args", "training_args", "model"}  # what a trainer of this kind is made with
+
+
+def others_classes(
+    tree: ast.Module, nodes: Iterable[ast.AST], modules: Iterable[ast.Module]
+) -> list[tuple[str, str]]:
+    """Trainers and models that it imports from elsewhere and uses, and why that is said.
+
+    modules: of the script's own: a class that stands there is looked at itself.
+    """
+    here = {n.name for each in modules for n in ast.walk(each) if isinstance(n, ast.ClassDef)}
+    others = {
+        each.asname or each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        if node.level or str(node.module).partition(".")[0] not in THEIRS | _AS_READ
+        for each in node.names
+    }  # fmt: skip
+    found: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            owner = getattr(node.func, "value", None)
+            name = str(getattr(node.func, "id", getattr(owner, "id", "")))
+            handed = _HANDED & {key.arg for key in node.keywords}
+            if name.endswith("Trainer") and handed and name in others - here:
+                found[name] = "a trainer of another program's: what it does in a step is not priced"
+            loads = getattr(node.func, "attr", "") == "from_pretrained"
+            if loads and name in others and re.fullmatch(r"\w+(ForCausalLM|LMHeadModel)", name):
+                found[name] = "a model of another program's: what it adds to a layer is not priced"
+    return sorted(found.items())
+
+
 def named_model(tree: ast.Module) -> str:
     """The model that a name of the file's stands for: `model_id = "..."`; empty: none."""
     for node in ast.walk(tree):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
+from autotune.trainers.syntax.python_arguments import others_classes
 from autotune.trainers.syntax.python_beside import replaces, trains_more
 from autotune.trainers.syntax.python_loop import repeats
-from autotune.trainers.syntax.python_settings import THEIRS, assigned
+from autotune.trainers.syntax.python_settings import assigned
 from autotune.trainers.unread import decides, kind_of, words_of
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ _JOINS = re.compile(
 _DEVICES = re.compile(
     r"(num|n)_?(gpus?|devices|nodes)|nproc_per_node|world_size|gpus_per_node|num_processes|nprocs"
 )
-_HANDED = {"args", "training_args", "model"}  # what a trainer of this kind is made with
-_STARTERS = {"ray"}  # whose trainers only start others
 _KEEPS_LOGITS = {"Trainer", "SFTTrainer"}
 _WORKERS = {"ScalingConfig": "num_workers"}  # Ray Train's: as many processes
 _OTHER_MODEL = re.compile(r"ref|teacher|vision|visual|reward|judge")
@@ -101,7 +100,8 @@ def unseen(
         of: what is known of it.
     """
     found = [*unread_arguments(unread, stated), *own_steps(tree, of.modules)]
-    found += foreign_trainers(tree, nodes, of.modules)
+    others = others_classes(tree, nodes, of.modules)
+    found += [Uncounted(name, "imported", why, *_OWN_STEP_SD) for name, why in others]
     found += _trained(nodes, stated, full=of.full)
     joins = "" if of.packed else joins_rows(nodes)
     if joins:
@@ -195,27 +195,6 @@ def own_steps(tree: ast.Module, modules: Iterable[ast.Module] = ()) -> list[Unco
             why = "a callback of the script's own: what it generates takes longer than is counted"
             found.append(Uncounted(node.name, "generate", why, *_GENERATES_SD))
     return found
-
-
-def foreign_trainers(
-    tree: ast.Module, nodes: Iterable[ast.AST], modules: Iterable[ast.Module]
-) -> list[Uncounted]:
-    """Trainers that it imports from elsewhere than the packages that are read, and calls.
-
-    modules: of the script's own: a class that stands there is looked at itself.
-    """
-    here = {n.name for each in modules for n in ast.walk(each) if isinstance(n, ast.ClassDef)}
-    others = {
-        each.asname or each.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-        if node.level or str(node.module).partition(".")[0] not in THEIRS | _STARTERS
-        for each in node.names if each.name.endswith("Trainer")
-    } - here  # fmt: skip
-    called = {
-        _called(node) for node in nodes if isinstance(node, ast.Call)
-        if _HANDED & {key.arg for key in node.keywords}
-    }  # fmt: skip
-    why = "a trainer of another program's: what it does in a step is not in the price"
-    return [Uncounted(name, "imported", why, *_OWN_STEP_SD) for name in sorted(others & called)]
 
 
 def freezes(nodes: Iterable[ast.AST], stated: Values) -> bool:

@@ -105,6 +105,25 @@ def test_a_trainer_of_another_program_is_said(
     assert (f"{name} imported" in warnings(found)) == said
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        ("modeling_mine", "MineForCausalLM", True), (".models", "LlamaForCausalLM", True),
+        ("transformers", "LlamaForCausalLM", False),
+        ("liger_kernel.transformers", "AutoLigerKernelForCausalLM", False),
+    ],
+)  # fmt: skip
+def test_a_model_of_another_program_is_said(
+    tmp_path: Path, module: str, name: str, *, said: bool
+) -> None:
+    """Its layers stand in a file that is not here; those of known packages are what is counted."""
+    text = FOREIGN % ("transformers", "Trainer", "Trainer")
+    text = text.replace("AutoModelForCausalLM.", f"{name}.")
+    text = f"from {module} import {name}\n{text}"
+    found = file(tmp_path / "a.py", text, stated={"method.kind": "full"})
+    assert (f"{name} imported" in warnings(found)) == said
+
+
 def test_what_is_set_on_the_models_config_is_no_option(tmp_path: Path) -> None:
     """`model.config.gradient_checkpointing = True` leaves `args.gradient_checkpointing` alone."""
     found = file(

@@ -501,3 +501,42 @@ def test_a_script_that_leaves_cudnn_s_attention_on_is_priced_with_it(
     found = job(tmp_path / "train.py", text)
     assert found.software.cudnn_attention is asked
     assert found.as_it_stands.software.cudnn_attention is (value == "0")
+
+
+FOUNDRY = """
+variables: {max_seq_len: 2048}
+max_seq_len: ${variables.max_seq_len}
+model:
+  name: hf_causal_lm
+  pretrained_model_name_or_path: HuggingFaceTB/SmolLM2-135M
+  peft_config: {r: 64, peft_type: LORA, target_modules: [q_proj, v_proj], use_dora: true}
+train_loader: {name: finetuning, dataset: {packing_ratio: auto}}
+max_duration: %s
+global_train_batch_size: 8
+device_train_microbatch_size: auto
+fsdp_config: {activation_checkpointing: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("duration", "said"), [("2ep", "--epochs 2"), ("9ba", "--set train.steps=9")]
+)
+def test_a_file_of_llm_foundry_is_told_with_the_job_in_one_line(
+    tmp_path: Path, duration: str, said: str
+) -> None:
+    """Its words are not read, and the line that they come to is priced as it stands."""
+    path = tmp_path / "lora.yaml"
+    with pytest.raises(InputError, match="a file of llm-foundry, which is not read") as refused:
+        job(path, FOUNDRY % duration)
+    assert said in str(refused.value.hint)
+    rest = "--set packing=on --set method.variant=dora --set method.targets=q_proj,v_proj"
+    adapter = f"{rest} --set method.rank=64 --set activation_checkpointing=full"
+    assert adapter in str(refused.value.hint)
+    assert "--max-length 2048 --global-batch 8 " in str(refused.value.hint)
+
+
+def test_a_file_of_llm_foundry_without_weights_has_no_such_line(tmp_path: Path) -> None:
+    """It makes the model that it trains, and a job in one line names one."""
+    text = FOUNDRY.replace("  pretrained_model_name_or_path: HuggingFaceTB/SmolLM2-135M\n", "")
+    with pytest.raises(InputError, match="neither a job file nor a trainer's file"):
+        job(tmp_path / "made.yaml", text % "2ep")
