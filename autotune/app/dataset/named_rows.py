@@ -19,6 +19,7 @@ from autotune.catalog.datasets import counted, published, published_names
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
 from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_unseen import joins_rows
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def rows_loaded(text: str, name: str, find: Callable[[str], Path | None]) -> Loa
     stated = Values(tree)
     nodes = list(stated.reached(tree))
     calls = {ast.unparse(call): call for call in _calls(nodes)}
-    if len(calls) != 1 or _leaves_out(nodes):
+    if len(calls) != 1 or _leaves_out(nodes) or joins_rows(nodes):
         return None
     told = _told(next(iter(calls.values())), stated)
     split = told and _split_of(told, nodes)
@@ -175,6 +176,8 @@ def _leaves_out(nodes: list[ast.AST]) -> bool:
             called = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
             if called in _OTHERS and (called != "append" or _ROWS.search(_owner(node.func))):
                 return True
+        if isinstance(node, ast.keyword) and node.arg == "return_overflowing_tokens":
+            return True
         sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
         if sliced and _ROWS.search(ast.unparse(node).partition("[")[0]):
             return True

@@ -89,6 +89,8 @@ def test_rows_that_a_script_names_are_counted(tmp_path: Path, lines: str, rows: 
         f'rows = {FILE}.filter(lambda row: row["good"])',
         f'rows = concatenate_datasets([{FILE}, load_dataset("org/more", split="train")])',
         f"rows = {FILE}.select(range(count()))",
+        f"rows = {FILE}.map(group_texts, batched=True)",
+        f"rows = {FILE}.map(lambda row: tok(row, return_overflowing_tokens=True))",
         f"rows = {FILE}\nrows = rows[:20]",
         'rows = load_dataset("json", data_files="rows/other.jsonl", split="train")',
         'rows = load_dataset("json", data_files=sys.argv[1], split="train")',
