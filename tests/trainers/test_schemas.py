@@ -21,6 +21,7 @@ from autotune.domain.config import Config
 from autotune.domain.errors import InputError
 from autotune.trainers.contract import GONE
 from autotune.trainers.hf.adapter import NESTED, OWN_FLAGS
+from autotune.trainers.hf.keys import MODEL
 from autotune.trainers.hf.read import HELD_OUT
 from autotune.trainers.own_file.patch import patch
 from autotune.trainers.registry import TRAINERS
@@ -36,6 +37,7 @@ SCHEMAS = ("hf", "trl", "axolotl", "llamafactory", "torchtune", "litgpt", "unslo
 # transformers before 4.40.
 FOLKLORE = {"model_id", "model_name", "model", "use_lora", "lora_rank", "model_max_length"}
 FOLKLORE |= {"use_qlora"}  # LLamaTuner's
+FOLKLORE |= set(MODEL)  # of many people's own
 FOLKLORE |= {"sft_type", "model_id_or_path"}  # of ms-swift 2, older than its schema
 FOLKLORE |= {"dataset_test_ratio", "custom_val_dataset_path", "use_flash_attn", "dtype"}  # as well
 FOLKLORE |= {"compute_metrics"}  # of the Trainer itself, which a script calls
