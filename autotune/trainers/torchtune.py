@@ -186,8 +186,8 @@ _OWN_MODEL, _MODEL_SD = "no model of torchtune's: priced as the checkpoint's", (
 def _tune_method(keys: Keys, parsed: Parsed) -> None:
     component = keys.word("model._component_") or ""
     model = keys.word("checkpointer.checkpoint_dir")
-    made = "" if model is not None and _is_here(_model_in(model)) else built_by(component)
-    if made:
+    away = model is not None and not _is_here(_model_in(model))
+    if away and (made := built_by(component)):
         parsed.values["model"] = made
         parsed.note("model", made, f"the model that {component} makes; no checkpoint is here")
     elif model is not None:
