@@ -55,7 +55,7 @@ class When:
     def _enough(self, tasks: Ends) -> int | None:
         """The fewest more machines that keep it; None where the longest chain is too long."""
         days = HOURS_OF_A_DAY / self.hours_per_day
-        if longest_chain(tasks[1]) * days > self.deadline_s:
+        if longest_chain(tasks[1], share=self.share) * days > self.deadline_s:
             return None
         most = min(enough_machines(tasks[1]) * 2, len(tasks[1]), MOST_MACHINES)
         for machines in range(self.machines + 1, most + 1):

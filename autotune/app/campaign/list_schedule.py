@@ -124,7 +124,7 @@ def lower_bound(
     Source: Graham (1969); derived for sharing: rates x busy shares add to one at most.
     """
     if not barrier:
-        return max(_work(tasks, machines, share=share), longest_chain(tasks))
+        return max(_work(tasks, machines, share=share), longest_chain(tasks, share=share))
     total = 0.0
     for phase in sorted({task.phase for task in tasks}):
         at = [i for i, task in enumerate(tasks) if task.phase == phase]
@@ -134,23 +134,28 @@ def lower_bound(
             replace(task, after=tuple(number[b] for b in task.after if b in number))
             for task in inside
         ]
-        chain = longest_chain(own)
+        chain = longest_chain(own, share=share)
         total += max(_work(inside, machines, share=share), chain)
     return total
 
 
-def longest_chain(tasks: Sequence[Task]) -> float:
+def longest_chain(tasks: Sequence[Task], *, share: bool = False) -> float:
     """[s] of the longest run and what must wait for it: no number of machines beats it.
 
-    Runs that all need the one machine of a kind wait for each other.
+    Runs that all need the one machine of a kind wait for each other, and the shortest of what
+    waits for one of them comes last.
     """
-    queues: dict[int, float] = {}
-    for task in tasks:
+    tails = _tails(tasks, waits_of(tasks, barrier=False))
+    queues: dict[int, list[int]] = {}
+    for index, task in enumerate(tasks):
         if task.single:
-            own = task.duration_s / (TOGETHER if task.shareable else 1)
-            queues[task.kind] = queues.get(task.kind, 0.0) + own
-    chains = _tails(tasks, waits_of(tasks, barrier=False))
-    return max((*chains, *queues.values()), default=0.0)
+            queues.setdefault(task.kind, []).append(index)
+    lines = (
+        _work([tasks[i] for i in queue], 1, share=share)
+        + min(tails[i] - tasks[i].duration_s for i in queue)
+        for queue in queues.values()
+    )
+    return max((*tails, *lines), default=0.0)
 
 
 def _work(tasks: Sequence[Task], machines: int, *, share: bool) -> float:

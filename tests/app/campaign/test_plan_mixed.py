@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -188,6 +189,11 @@ def test_tasks_of_the_one_machine_of_a_kind_bound_the_schedule() -> None:
     assert placed.makespan_s == longest_chain(tasks) == lower_bound(tasks, 4) == 30.0
     assert placed.placements[3].start_s == 0.0
     assert placed.placements[4].start_s == 12.0
+    light = [replace(task, busy=0.5, memory=0.4, shareable=True) for task in tasks]
+    assert longest_chain(light) == 30.0  # only two to a card are sooner
+    assert schedule(light, 4, share=True).makespan_s >= longest_chain(light, share=True) == 15.0
+    behind = [*tasks, Task("last", 7.0, after=(0, 1, 2))]
+    assert schedule(behind, 4).makespan_s == lower_bound(behind, 4) == 37.0
     kinds = {p.machine for p in placed.placements[:3]}
     assert len(kinds) == 1
 
