@@ -31,6 +31,8 @@ WRONG: list[tuple[str, str]] = [
     ("tune job.yaml -x", r'unknown option "-x" of autotune tune'),
     ("tune a b c", r"more words than it takes: b c"),
     ("help memroy", r'unknown topic "memroy"; did you mean memory'),
+    ("prices refrsh", r'device or instance "refrsh"; did you mean refresh\?\nhint: `autotune pri'),
+    ("plan job.yaml --mix", r"of autotune plan; did you mean --mixed"),
     ("worker --storge x", r"of autotune worker; did you mean --storage"),
     ("tune job.yaml --score modle", r"'modle' must be one of: model, probe\nhint: --score model"),
     ("tune job.yaml --score=foo", r"--score 'foo' must be one of: model, probe\nhint: --score: "),

@@ -82,7 +82,7 @@ def prices(
         _refresh(provider or [], format_, quiet=quiet)
         return
     from autotune.catalog.prices.prices import load_prices, refused_prices
-    from autotune.domain.errors import unknown
+    from autotune.domain.errors import close_matches, unknown
     from autotune.report.lists.catalogs import prices_listing
 
     warn(refused_prices(), quiet=quiet)
@@ -97,6 +97,9 @@ def prices(
         for price in _matching(known, name, lambda price: f"{price.device_name} {price.instance}")
         if not provider or price.provider in provider
     ]
+    if not found and close_matches(name, [REFRESH]):
+        what, hint = "device or instance", "`autotune prices refresh` fetches today's prices"
+        raise unknown(what, name[:60], [REFRESH], hint)
     print_listing(prices_listing(found), format_)
 
 
