@@ -47,6 +47,7 @@ from autotune.report.page.machines import (
 from autotune.report.phrases import config_phrase, offer_name, price_phrase, rests_on
 from autotune.report.screens.screen import change_words, difference_words, settings_phrase
 from autotune.report.sections.answer import recommendation_sections
+from autotune.report.sections.memory import KEEPING
 from autotune.report.sections.unknown_lengths import lengths_open, range_phrase
 from autotune.report.sections.what_ifs import opening_words
 from autotune.report.ties import tie_phrase, tiebreak_phrase
@@ -143,6 +144,7 @@ def _what(
         *blocks_html([settings]),
         pick_tiles(payload, best),
         *blocks_html(own),
+        section_html(sections.take(KEEPING)),
         _warned(warnings),
         folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),
         fold(BILLS, tag("div", *both, class_="beside"), printed=True),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from autotune.report.schema import JobPayload, RecommendationPayload
 
 BESIDE_THE_STEP = ("evaluation", "save")  # phases that no step of the training has
+KEEPING = "What would keep the limits"  # a title of a section
 ON_HOST = ("disk", "ram")  # short of the host, not of the device
 
 
@@ -166,7 +167,7 @@ def keeping_section(payload: RecommendationPayload) -> Section:
     if not payload.keeping:
         return Section("", ())
     found = _changes(payload.keeping, payload.asked, "tune", missing=False, does="keeps them")
-    return Section("What would keep the limits", found.blocks)
+    return Section(KEEPING, found.blocks)
 
 
 def by_class(
