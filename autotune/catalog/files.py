@@ -73,7 +73,7 @@ def append_synced(stream: BinaryIO, content: bytes) -> None:
     handle = stream.fileno()
     end = os.lseek(handle, 0, os.SEEK_END)
     try:
-        _write_all(handle, content)
+        _write_all(handle, content, stream.name)
         os.fsync(handle)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -232,7 +232,7 @@ def _written(path: Path, content: str | bytes, mode: int | None) -> Iterator[Pat
     handle, scratch = _new_scratch(path)
     try:
         try:
-            _write_all(handle, _as_bytes(content))
+            _write_all(handle, _as_bytes(content), str(path))
             os.fchmod(handle, _mode(path) if mode is None else mode)
             os.fsync(handle)
             yield scratch
@@ -266,10 +266,14 @@ def _is_ours(handle: int, scratch: Path) -> bool:
         return True
 
 
-def _write_all(handle: int, content: bytes) -> None:
+def _write_all(handle: int, content: bytes, name: str) -> None:
     left = memoryview(content)
-    while left:
-        left = left[os.write(handle, left) :]
+    try:
+        while left:
+            left = left[os.write(handle, left) :]
+    except OSError as error:
+        error.filename = name  # a call on a handle names no file
+        raise
 
 
 def sweep(folder: Path) -> None:

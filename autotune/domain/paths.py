@@ -36,6 +36,19 @@ def whole(path: str | Path) -> Path:
         return typed.absolute()
 
 
+def check_spelled(*paths: str) -> None:
+    """Raise InputError for a path whose bytes are no text: no file could name it."""
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            msg = f"the path {path[:MOST_SHOWN]!r} is not UTF-8: what trains could not name it"
+            raise InputError(
+                msg, "rename that folder or file; where its name is right, the shell's LC_ALL is"
+                " not: export LC_ALL=C.UTF-8"
+            ) from None  # fmt: skip
+
+
 def stated_in(folder: str | Path, path: str) -> Path:
     """A path that a file in `folder` states, from the root."""
     try:

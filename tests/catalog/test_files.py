@@ -154,6 +154,19 @@ def test_an_appended_line_is_whole_or_not_there(
     assert path.read_bytes() == b"first\nthree at a time\n"
 
 
+def test_a_full_disk_is_named_by_the_file_that_was_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space") as refused:
+        write_whole(tmp_path / "report.html", "a page")
+    assert refused.value.filename == str(tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_file_is_set_aside_and_never_over_another(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     for number in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,3 +125,24 @@ def test_one_model_is_one_model_however_its_path_was_typed(
     changed = load_job(here / "moved" / "tiny_cpu.yaml")
     assert changed.model.num_layers == 3
     assert store_of(changed) != store_of(jobs[0])
+
+
+def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_written(
+    here: Path, typed: Typed
+) -> None:
+    odd = here / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    shutil.copytree(here / "jobs", odd / "jobs")
+    (here / "to").mkdir()
+    for command in (
+        ("tune", f"{odd.name}/jobs/tiny_cpu.yaml", "--run", "to/one"),
+        ("tune", "jobs/tiny_cpu.yaml", "--run", f"{odd.name}/run"),
+    ):
+        done = typed(*command)
+        assert done.returncode == 2, done.stderr
+        assert "caf\\udce9" in done.stderr
+        assert "is not UTF-8" in done.stderr
+        assert "LC_ALL=C.UTF-8" in done.stderr
+    assert not list((here / "to").iterdir())
+    assert not (odd / "run").exists()
+    assert typed("tune", f"{odd.name}/jobs/tiny_cpu.yaml", "--dry-run").returncode == 0

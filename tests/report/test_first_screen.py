@@ -11,7 +11,7 @@ import pytest
 
 from autotune.catalog.software import install_command
 from autotune.domain.answer.limits import ShortRows
-from autotune.domain.answer.recommendation import Asked, Decisive
+from autotune.domain.answer.recommendation import Asked, Decisive, NoiseSeen
 from autotune.domain.answer.waterfall import Waterfall, WaterfallStep, WhatIf
 from autotune.domain.job import Assumption
 from autotune.domain.outcome import Spread
@@ -241,6 +241,27 @@ def test_a_question_asked_elsewhere_is_asked_there_again(samples: Samples, tmp_p
     payload = recommendation_payload(replace(_kept(samples.full), asked=asked))
     probes = [each["command"] for each in payload["next"] if "--score" in each["command"]]
     assert probes == [f"(cd '{tmp_path}/a folder' && autotune tune job.yaml --score probe)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        ("JOB --score probe --probes 2", "JOB --score probe --probes 2"),
+        ("../run --workers 2", "../run --workers 2 --score probe --probe-budget 90s"),
+        ("../run", "../run --score probe --probe-budget 90s"),
+    ],
+)
+def test_disturbed_probes_of_a_resumed_run_are_measured_again_as_probes(
+    samples: Samples, words: str, again: str
+) -> None:
+    """A run folder that is named without --resume is tuned by formula, and workers refuse that."""
+    noise = NoiseSeen(1.0, 2.0, 3, 3, 1, 0.0, 0.0, cannot_tell=True, why="")
+    rec = _kept(samples.full)
+    search = replace(rec.search, score="probe", probe_budget_s=90.0, noise=noise)
+    asked = Asked(("autotune", "tune", *words.split()), str(Path.cwd()))
+    payload = recommendation_payload(replace(rec, asked=asked, search=search))
+    found = [each["command"] for each in payload["next"] if "measures again" in each["what"]]
+    assert found == [f"autotune tune {again}"]
 
 
 def test_a_run_folder_is_whole_in_what_is_kept_and_short_where_it_is_read(

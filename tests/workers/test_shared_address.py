@@ -45,6 +45,23 @@ def test_a_search_of_workers_is_kept_where_the_variable_says(
     assert [options.storage for options in asked] == [URL, "redis://other", None]
 
 
+def test_the_same_question_again_names_where_its_workers_meet(
+    asked: list[Any], tmp_path: Path
+) -> None:
+    """Without it the search is kept in a folder that no other machine sees."""
+    typed(*SHARED, "--storage", "redis://other", home=tmp_path)
+    typed(*SHARED, "--storage", URL, home=tmp_path)
+    typed(*SHARED, home=tmp_path, AUTOTUNE_STORAGE=URL)
+    typed(*SHARED[:-2], "--storage", "sqlite:///a.db", home=tmp_path)
+    ends = [options.asked.words[5:] for options in asked]
+    assert ends == [
+        ("--workers", "0", "--storage", "redis://other"),
+        ("--workers", "0", "--storage", "URL"),
+        ("--workers", "0"),
+        (),
+    ]
+
+
 def test_an_empty_address_is_named(asked: list[Any], tmp_path: Path) -> None:
     for words in (SHARED, ("tune", TINY), ("worker", "--study", "mine")):
         done = typed(*words, "--storage", "", home=tmp_path)

@@ -445,3 +445,10 @@ def test_a_shared_folder_without_locks_is_named_with_another_way_to_share(
     monkeypatch.undo()
     study.add_trial(optuna.create_trial(value=2.0))
     assert [trial.value for trial in study.trials] == [2.0]
+
+
+def test_a_driver_that_is_not_installed_is_answered_with_one_that_is_an_extra() -> None:
+    absent = refused("postgresql+psycopg2://db/x", ModuleNotFoundError("", name="psycopg2"))
+    assert "postgresql+psycopg://" in str(absent.hint)
+    named = refused("postgresql+psycopg://db/x", ModuleNotFoundError("", name="psycopg"))
+    assert "pip install 'psycopg[binary]'" in str(named.hint)

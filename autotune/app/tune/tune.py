@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.runs.export import check_exports
+from autotune.app.runs.folder import runs_root
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
@@ -23,7 +24,7 @@ from autotune.app.tune.priced import (
 )
 from autotune.app.tune.tracing import choose_traced
 from autotune.cost.columns import reusing_tables
-from autotune.domain.paths import whole
+from autotune.domain.paths import check_spelled, whole
 from autotune.search import selection
 from autotune.search.study.samplers import CALIBRATED, check_sampler
 
@@ -55,6 +56,8 @@ def tune(
         check_sampler(options.sampler)
     if options.exports:
         check_exports(job, options.exports)
+    if not options.dry_run:
+        check_spelled(*_named_in_files(job), str(options.run_dir or whole(runs_root())))
     if options.score == "probe":
         from autotune.app.probing.tune import tune_by_probes
 
@@ -69,6 +72,12 @@ def tune(
         answer = _tuned(priced, options, run_dir, progress, begun)
         persist(answer, run_dir)
     return answer
+
+
+def _named_in_files(job: Job) -> list[str]:
+    """The places of the user that what is written for a job names."""
+    model = job.stated_file.get("model")
+    return [job.base_dir, job.dataset_path or "", *([model] if isinstance(model, str) else [])]
 
 
 def _placed(options: Options) -> Options:

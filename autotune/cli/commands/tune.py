@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -170,7 +171,7 @@ def tune(
     probing = _with_workers(probing, workers, executor, ray_address, rendezvous)
     if storage is not None or (probing and probing.workers is not None):
         storage = shared_storage(storage)
-    question = asked(context)
+    question = _with_storage(asked(context), storage)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
         exports = split_names(export)
@@ -211,6 +212,15 @@ def tune(
     print_recommendation(payload, output)
     _change_user_file(recommendation, options, output, in_place=in_place)
     raise typer.Exit(exit_code(payload))
+
+
+def _with_storage(question: Asked, storage: str | None) -> Asked:
+    """What was asked, with the storage that its workers meet at; one with a password as `URL`."""
+    if storage is None or storage == os.environ.get(STORAGE) or "--workers" not in question.words:
+        return question
+    from autotune.search.study.backends import url_to_type
+
+    return replace(question, words=(*question.words, "--storage", url_to_type(storage)))
 
 
 def _gone_on(source: Source, run: Path | None) -> RecordedRun | None:

@@ -156,7 +156,8 @@ def to_probe(payload: RecommendationPayload) -> list[NextStep]:
         return []
     if payload.search.score == "probe":
         noise, what = payload.search.noise, "measures again; type it when nothing else runs"
-        return [NextStep(again(asked, "tune", ""), what)] if noise and noise.cannot_tell else []
+        command = again(asked, "tune", _probing_too(asked, payload.search.probe_budget_s))
+        return [NextStep(command, what)] if noise and noise.cannot_tell else []
     if payload.job.objective in PAIRED:
         return []  # probes run supervised steps
     if best.nodes > 1:
@@ -164,6 +165,13 @@ def to_probe(payload: RecommendationPayload) -> list[NextStep]:
     command = again(asked, "tune", "--score probe")
     where = "here" if best.device == "cpu" else f"on a machine with {best.device}"
     return [NextStep(command, f"{where}: measures a few steps of the best configurations")]
+
+
+def _probing_too(asked: Asked, budget_s: float | None) -> str:
+    """What a resumed run's folder said of its probes, and a new run must be told."""
+    if "--score" in asked.words:
+        return ""
+    return "--score probe" + (f" --probe-budget {budget_s:g}s" if budget_s else "")
 
 
 def one_step(asked: Asked, command: str, options: str, what: str) -> tuple[NextStep, ...]:

@@ -107,8 +107,12 @@ class StudyJournal:
             json.dumps({"op_code": entry.pop("op_code"), "worker_id": worker, **entry})
             for entry in entries
         )
-        with self._path.open("ab") as file:
-            file.write(("\n".join(lines) + "\n").encode())
+        try:
+            with self._path.open("ab") as file:
+                file.write(("\n".join(lines) + "\n").encode())
+        except OSError as error:
+            error.filename = str(self._path)  # a write names no file
+            raise
 
 
 def claim(study: Study, identity: str) -> None:

@@ -26,6 +26,7 @@ SAID = {"permission denied": RIGHTS, "NOPERM": RIGHTS, "read-only": CLOSED, "rea
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
 DRIVERS = {"psycopg": "pip install 'psycopg[binary]' (the database's driver)",
            "redis": "pip install redis (its driver)"}  # fmt: skip
+OURS = "name one that comes with an extra of autotune: postgresql+psycopg://..."
 QUERIED = re.compile(r"((?:password|passwd|sslpassword)=)[^&\s]*", re.IGNORECASE)  # libpq, Redis
 NOTHING_LOST = "every finished trial is on the disk; nothing was lost"
 AGAIN = "run the same command again (tune: with --resume)"
@@ -112,7 +113,7 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
     place, first, words = without_password(url), first_words(error), all_words(error)
     absent = next((e.name or "" for e in chain if isinstance(e, ModuleNotFoundError)), "")
     if absent:
-        how = DRIVERS.get(absent.partition(".")[0], "install the database's driver")
+        how = DRIVERS.get(absent.partition(".")[0], f"{OURS}, or install the driver that it names")
         msg = f"storage {place} cannot be opened: its driver needs {absent}, which is not installed"
         return InputError(msg, f"{how}, or use sqlite:///study.db, which needs none")
     if "no longer compatible" in words:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Limits
 from autotune.search.alternatives import neighbours, pareto_front
 from autotune.search.selection import best_index
+from autotune.search.study import journal as journals
 from autotune.search.study import samplers
 from autotune.search.study.calibrated import CalibratedSampler
 from autotune.search.study.journal import JOURNAL_FILE
@@ -22,8 +24,6 @@ from autotune.search.study.storage import finished_trial, open_study, quiet
 from autotune.search.study.study import Search, explore
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.cost.bill import Bill
     from autotune.domain.job import Job
 
@@ -297,6 +297,17 @@ def test_the_journal_of_modelled_trials_is_line_for_line_what_optuna_writes(
     sampler.modelled(study, 1)  # names what is measured
     study.add_trials(finished_trial(each, distributions) for each in (*found.records, failed))
     assert entries(own) == entries(theirs)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_journal_that_the_disk_has_no_room_for_is_named(
+    small_bill: Bill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / JOURNAL_FILE).symlink_to("/dev/full")
+    monkeypatch.setattr(journals, "clear", lambda folder: folder / JOURNAL_FILE)
+    with pytest.raises(OSError, match="No space") as refused:
+        explore(small_bill, run_dir=tmp_path)
+    assert refused.value.filename == str(tmp_path / JOURNAL_FILE)
 
 
 def test_what_is_proposed_together_is_what_would_be_asked_for_one_by_one(small_bill: Bill) -> None:
