@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.model import CostModel
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import Candidates
 from autotune.domain.errors import InputError
 from autotune.domain.observation import Calibration
@@ -54,14 +55,18 @@ class Pricing:
     @classmethod
     def learned(cls, job: Job) -> Self:
         """The job under what its own evidence and the user's past runs teach."""
+        damaged = tuple(
+            Decisive(f"{why}; what is lost counts no more until it is learned or measured again")
+            for why in dict.fromkeys(each.why for each in job.assumed if each.is_damage)
+        )
         if not job.evidence:
-            return cls(job, Calibration(machines=job.learned))
+            return cls(job, Calibration(machines=job.learned), damaged)
         from autotune.evidence.calibrate import calibration_from_evidence
         from autotune.evidence.reference import reference_of
 
         references = [reference_of(job, observation) for observation in job.evidence]
         calibration, warnings, _ = calibration_from_evidence(job, references)
-        return cls(job, replace(calibration, machines=job.learned), warnings)
+        return cls(job, replace(calibration, machines=job.learned), (*damaged, *warnings))
 
     def bill(self, candidates: Candidates) -> Bill:
         """The bill of every candidate, in their order."""

@@ -179,6 +179,11 @@ class Assumption(Answer):
     value: str
     why: str
 
+    @property
+    def is_damage(self) -> bool:
+        """Whether something that was kept of the user's machine or runs cannot be read."""
+        return " is damaged: " in self.why
+
 
 @dataclass(frozen=True, slots=True)
 class Beside:

@@ -12,9 +12,11 @@ import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.job.load import load_job
+from autotune.app.learn.described import named_machine
 from autotune.app.learn.learn import _knows, learn
 from autotune.app.learn.tracked import TENSORBOARD
 from autotune.cli.application import run
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import InputError
 from autotune.evidence.learned.run import PastRun
 from autotune.evidence.learned.store import known_runs, store_path
@@ -206,6 +208,9 @@ def test_a_damaged_store_is_said_and_put_aside(tmp_path: Path, job: Path, wandb_
     store_path().parent.mkdir(parents=True)
     store_path().write_text('{"runs": [{"id"')
     assert any("is damaged" in a.why for a in load_job(job).assumed)
+    said = [each for each in estimate(load_job(job)).warnings if "is damaged" in each]
+    assert len(said) == 1
+    assert isinstance(said[0], Decisive), "on the first screen: the figures are other ones now"
     assert learn([tmp_path / "one"]).new == 1
     assert next(store_path().parent.glob("runs.json.damaged-*")).read_text() == '{"runs": [{"id"'
     assert len(known_runs().runs) == 1
@@ -266,6 +271,19 @@ def test_each_refusal_has_a_reason_of_its_own(
     (refusal,) = learn([tmp_path]).refusals
     assert reason in refusal.reason
     assert "somebody" not in refusal.reason
+
+
+def test_a_number_of_devices_that_the_figures_contradict_is_not_believed(
+    tmp_path: Path, wandb_run: Any
+) -> None:
+    """Of two devices that trained, eight would make a step of four times as many rows."""
+    place = wandb_run(tmp_path / "a", 6.0, gpu="")
+    learned = {of: learn([place], named_machine(f"{of}h100-nvl"), dry_run=True)
+               for of in ("", "2x", "8x")}  # fmt: skip
+    assert [len(each.usable) for each in learned.values()] == [1, 1, 0]
+    assert learned[""].usable[0].run.cells["n_gpus"] == "2"
+    (refusal,) = learned["8x"].refusals
+    assert "make 2 devices, and --gpu says 8" in refusal.reason
 
 
 def test_a_tracker_without_adapters_gives_way_to_any_other_logger_of_a_run() -> None:

@@ -262,20 +262,28 @@ def _devices(found: Found, parsed: Parsed, machine: Machine | None) -> int:
     each = int(parsed.meaning["micro_batch_size"]) * int(
         parsed.meaning["gradient_accumulation_steps"]
     )
-    if machine is not None and machine.count is not None and not found.gpu:
-        return machine.count
-    if found.on_cpu:
+    stated = machine.count if machine is not None and not found.gpu else None
+    counted = samples / steps / each if samples and steps else None
+    if stated is not None:
+        whole = max(round(counted), 1) if counted else stated
+        if counted and whole != stated and abs(counted - whole) <= ARITHMETIC * whole:
+            msg = (
+                f"rows and steps a second make {whole} device{'s' * (whole > 1)}, and --gpu says "
+                f"{stated}: leave the number out of --gpu"
+            )
+            raise Refused(msg)
+        return stated
+    if found.on_cpu and (machine is None or machine.device == "cpu"):
         return 1
-    if not samples or not steps:
+    if counted is None:
         if parsed.devices or found.visible == 1:
             return parsed.devices or 1
         msg = "how many devices trained cannot be told: no rows and steps a second"
         raise Refused(msg)
-    ratio = samples / steps / each
-    count = max(round(ratio), 1)
+    count = max(round(counted), 1)
     last = 1.0 / max(steps_an_epoch(found), 1.0)  # the last step of an epoch may be short
-    if abs(ratio - count) > (ARITHMETIC + last) * count or count > MOST_DEVICES:
-        msg = f"rows and steps a second make {ratio:.2f} devices: its figures contradict"
+    if abs(counted - count) > (ARITHMETIC + last) * count or count > MOST_DEVICES:
+        msg = f"rows and steps a second make {counted:.2f} devices: its figures contradict"
         raise Refused(msg)
     return count
 

@@ -31,7 +31,7 @@ from autotune.app.runs.folder import (
 from autotune.catalog.files import is_scratch, write_new, write_whole
 from autotune.catalog.locks import LOCK_FILE, Lock, NoLocks, take, unlocked
 from autotune.domain.errors import AutotuneError, InputError, Interrupted
-from autotune.domain.paths import near, whole
+from autotune.domain.paths import check_spelled, near, whole
 from autotune.domain.secrets import without_secrets
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
@@ -161,6 +161,7 @@ def new_run_dir(job: Job, now: datetime | None = None) -> Path:
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.")[:48] or "job"
     base = runs_root() / f"{stamp}-{slug}"
+    check_spelled(str(base))
     path, number = base, 2
     with usable(base):
         base.parent.mkdir(parents=True, exist_ok=True)

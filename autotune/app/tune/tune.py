@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.runs.export import check_exports
-from autotune.app.runs.folder import runs_root
 from autotune.app.runs.ownership import working_in
 from autotune.app.tune.answer import answer_of
 from autotune.app.tune.kept_answer import finish, persist
@@ -57,7 +56,7 @@ def tune(
     if options.exports:
         check_exports(job, options.exports)
     if not options.dry_run:
-        check_spelled(*_named_in_files(job), str(options.run_dir or whole(runs_root())))
+        check_spelled(*_named_in_files(job), str(options.run_dir or ""))
     if options.score == "probe":
         from autotune.app.probing.tune import tune_by_probes
 
