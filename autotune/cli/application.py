@@ -39,6 +39,9 @@ _OF_THE_MACHINE = frozenset(
 )  # errors that no code can prevent
 
 
+KEEP_RUNS = frozenset({"tune", "recompute", "plan", "worker"})  # of others nothing half is kept
+
+
 class Commands(TyperGroup):
     """A group in which Ctrl-C is an answer of its own, with its own exit code."""
 
@@ -56,6 +59,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
+            if ctx.invoked_subcommand not in KEEP_RUNS:
+                msg = "interrupted before it ended"
+                raise Interrupted(msg, "type the same command again") from None
             msg = "interrupted; everything that finished is kept"
             raise Interrupted(msg, "`autotune runs` lists the runs") from None
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli.application import run
+
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "scipy", "peft", "trl", "accelerate")
 
@@ -213,6 +215,20 @@ if sys.argv[1] == "wait":
     tune._explore = explore
 sys.exit(run(sys.argv[2:]))
 """
+
+
+def test_a_command_without_runs_that_is_interrupted_promises_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autotune.app.learn.learn.learn", interrupted)
+    assert run(["learn", str(tmp_path)]) != 0
+    said = capsys.readouterr().err
+    assert "interrupted before it ended" in said
+    assert "type the same command again" in said
+    assert "kept" not in said
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])

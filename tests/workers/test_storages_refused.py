@@ -452,3 +452,14 @@ def test_a_driver_that_is_not_installed_is_answered_with_one_that_is_an_extra() 
     assert "postgresql+psycopg://" in str(absent.hint)
     named = refused("postgresql+psycopg://db/x", ModuleNotFoundError("", name="psycopg"))
     assert "pip install 'psycopg[binary]'" in str(named.hint)
+
+
+@pytest.mark.parametrize("option", ["ssl=true", "connect_timeout=x"])
+def test_an_option_of_the_address_that_its_driver_refuses_is_no_damaged_database(
+    option: str,
+) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(InputError, match=r"cannot be opened: (invalid connection|could)") as caught:
+        connect(f"postgresql+psycopg://me@127.0.0.1:1/tuning?{option}")
+    assert "behind ? in the URL" in str(caught.value.hint)
+    assert "migration" not in str(caught.value.hint)

@@ -22,6 +22,7 @@ FULL = ("MISCONF", "READONLY", "OOM command")  # what Redis answers where it can
 HALF = {"ProgrammingError", "CommandError", "MultipleHeads", "HalfMadeError"}
 RIGHTS = ("refuses this user", "grant that user the rights, or name another user")
 CLOSED = ("is read-only", "name the primary server, or make it writable")
+OPTION = ("invalid connection option", "could not convert string to float")  # psycopg's words
 SAID = {"permission denied": RIGHTS, "NOPERM": RIGHTS, "read-only": CLOSED, "readonly": CLOSED}
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
 DRIVERS = {"psycopg": "pip install 'psycopg[binary]' (the database's driver)",
@@ -121,7 +122,7 @@ def refused(url: str, error: BaseException, waited_s: float = 0.0) -> InputError
     for said, (what, how) in SAID.items():
         if said in words:
             return InputError(f"storage {place} {what}: {first}", f"{how}; {NOTHING_LOST}")
-    if names & HALF or "no such " in words:
+    if (names & HALF or "no such " in words) and not any(said in words for said in OPTION):
         msg = f"storage {place} has tables that this version of Optuna cannot read: {first}"
         return InputError(
             msg, "a migration may have been interrupted: end all workers, then `optuna storage "
@@ -140,6 +141,11 @@ def _mended(error: BaseException) -> str:
     """What to do where a storage cannot be opened."""
     if "unable to open database file" in all_words(error):
         return "create the folder of that file, or correct the path"
+    if any(said in all_words(error) for said in OPTION):
+        return (
+            "correct what stands behind ? in the URL (--storage, or AUTOTUNE_STORAGE): libpq's "
+            f"connection options, such as sslmode=require; {NOTHING_LOST}"
+        )
     if is_away(error):
         return f"start the server, or correct the host and the port in the URL; {NOTHING_LOST}"
     if is_outage(error) or "redis" in _drivers(_chain(error)):
