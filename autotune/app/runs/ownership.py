@@ -58,6 +58,7 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
     Raises InputError where the folder holds another job, holds this one without `resume`, is in use
     by another process, or cannot be read or written; also for a disk that is full meanwhile.
     """
+    check_spelled(*_named_in_files(asked.job), str(run_dir or runs_root()))
     held = _named(asked, run_dir, resume=resume) if run_dir is not None else _chosen(asked)
     folder, made = held.folder, held.made
     try:
@@ -78,6 +79,12 @@ def working_in(asked: Identity, run_dir: Path | None, *, resume: bool) -> Iterat
         raise
     finally:
         held.lock.close(remove=True)
+
+
+def _named_in_files(job: Job) -> list[str]:
+    """The places of the user that what is written for a job names."""
+    model = job.stated_file.get("model")
+    return [job.base_dir, job.dataset_path or "", *([model] if isinstance(model, str) else [])]
 
 
 def disk_is_full(error: Exception) -> str:
@@ -161,7 +168,6 @@ def new_run_dir(job: Job, now: datetime | None = None) -> Path:
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", job.name).strip("-.")[:48] or "job"
     base = runs_root() / f"{stamp}-{slug}"
-    check_spelled(str(base))
     path, number = base, 2
     with usable(base):
         base.parent.mkdir(parents=True, exist_ok=True)

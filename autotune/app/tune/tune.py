@@ -23,7 +23,7 @@ from autotune.app.tune.priced import (
 )
 from autotune.app.tune.tracing import choose_traced
 from autotune.cost.columns import reusing_tables
-from autotune.domain.paths import check_spelled, whole
+from autotune.domain.paths import whole
 from autotune.search import selection
 from autotune.search.study.samplers import CALIBRATED, check_sampler
 
@@ -55,8 +55,6 @@ def tune(
         check_sampler(options.sampler)
     if options.exports:
         check_exports(job, options.exports)
-    if not options.dry_run:
-        check_spelled(*_named_in_files(job), str(options.run_dir or ""))
     if options.score == "probe":
         from autotune.app.probing.tune import tune_by_probes
 
@@ -71,12 +69,6 @@ def tune(
         answer = _tuned(priced, options, run_dir, progress, begun)
         persist(answer, run_dir)
     return answer
-
-
-def _named_in_files(job: Job) -> list[str]:
-    """The places of the user that what is written for a job names."""
-    model = job.stated_file.get("model")
-    return [job.base_dir, job.dataset_path or "", *([model] if isinstance(model, str) else [])]
 
 
 def _placed(options: Options) -> Options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -169,9 +168,10 @@ def tune(
         minimize = Goal(recorded.objective)
     probing = _probing(score, probes, probe_budget, probe_on)
     probing = _with_workers(probing, workers, executor, ray_address, rendezvous)
+    meeting = _meeting(storage) if workers is not None else ()
     if storage is not None or (probing and probing.workers is not None):
         storage = shared_storage(storage)
-    question = _with_storage(asked(context), storage)
+    question = asked(context)
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
         exports = split_names(export)
@@ -202,7 +202,7 @@ def tune(
             score=score.value,
             dry_run=dry_run,
             probing=replace(probing, status=progress.status) if probing else None,
-            asked=question,
+            asked=replace(question, words=(*question.words, *meeting)),
         )
         told = progress.line if score is Score.probe else progress
         recommendation = find(several[0].job, options, told) if len(several) == 1 else None
@@ -214,13 +214,13 @@ def tune(
     raise typer.Exit(exit_code(payload))
 
 
-def _with_storage(question: Asked, storage: str | None) -> Asked:
-    """What was asked, with the storage that its workers meet at; one with a password as `URL`."""
-    if storage is None or storage == os.environ.get(STORAGE) or "--workers" not in question.words:
-        return question
+def _meeting(storage: str | None) -> tuple[str, ...]:
+    """The words that say where workers meet; a URL with a password only as `URL`."""
+    if storage is None:
+        return ()
     from autotune.search.study.backends import url_to_type
 
-    return replace(question, words=(*question.words, "--storage", url_to_type(storage)))
+    return "--storage", url_to_type(storage)
 
 
 def _gone_on(source: Source, run: Path | None) -> RecordedRun | None:
