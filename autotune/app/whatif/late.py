@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from autotune.app.whatif.changes import contract_changes, more_devices, steps_edit
-from autotune.app.whatif.relaxations import Tries
+from autotune.app.whatif.relaxations import SORTS, Tries, sort_of
 from autotune.domain.answer.limits import odds
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 OF_EACH = 2  # told of each sort: settings, machines, changes of the contract
 SHARES = (1.0, 0.95, 0.85)  # of the steps that are left, by the shares of the pick's time
 LEAST_STEPS = 2
+# Changes of the contract that save memory and no time to speak of, or cost some.
+NO_SOONER = {"method.base", "method.rank", "method.modules_to_save"}
 
 
 class _InTime(Tries):
@@ -34,15 +36,18 @@ class _InTime(Tries):
 
     def keeping(self, pick: Estimated) -> tuple[Relaxation, ...]:
         """Settings, then machines, then changes of the contract, the best of each first."""
-        settings = self.first_of((change,) for change in self.settings)
-        if not settings and len(self.settings) > 1:
-            settings = self.fewest()
-        machines = self.first_of(more_devices(self.question)) + self.elsewhere(late=False)
         job = self.question[0]
-        contract = self.first_of([_fewer_steps(job, pick), *contract_changes(job)])
+        settings: list[Rungs] = [(change,) for change in self.settings]
+        sooner = [each for each in contract_changes(job) if each[0].key not in NO_SOONER]
+        contract = [_fewer_steps(job, pick), *sooner]
+        kept = self.first_of([*settings, *more_devices(self.question), *contract])
+        if len(settings) > 1 and not any(sort_of(each) == "setting" for each in kept):
+            kept = self.fewest() + kept
+        kept += self.elsewhere(late=False)
         found: list[Relaxation] = []
-        for sort in (settings, machines, contract):
-            distinct = {(each.change, each.duration_s): each for each in sort}.values()
+        for sort in SORTS:
+            own = (each for each in kept if sort_of(each) == sort)
+            distinct = {(each.change, each.duration_s): each for each in own}.values()
             found += sorted(distinct, key=self.rank)[:OF_EACH]
         return tuple(found)
 

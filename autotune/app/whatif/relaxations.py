@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from autotune.search.selection import Objective
 
 SHOWN = {"setting": 6, "machine": 4, "quality": 5}  # of each sort, in this order
-_SORTS = tuple(SHOWN)
+SORTS = tuple(SHOWN)
 PAIRS = 3  # shown of each sort
 MACHINES = 3
 OFFLOAD = "offload"
@@ -137,13 +137,13 @@ class Tries:
             return tuple(unchanged)
         found = self._same_training() + self._machines() + self._contract()
         distinct = {(each.change, each.duration_s): each for each in found}.values()
-        ordered = sorted(distinct, key=lambda each: (_SORTS.index(_sort(each)), self.rank(each)))
+        ordered = sorted(distinct, key=lambda each: (SORTS.index(sort_of(each)), self.rank(each)))
         left = dict(SHOWN)
         kept = []
         for each in ordered:
             host = each.short_of in HOST_PARTS  # a few at most, and of the job's own machines
-            left[_sort(each)] -= not host
-            if host or left[_sort(each)] >= 0:
+            left[sort_of(each)] -= not host
+            if host or left[sort_of(each)] >= 0:
                 kept.append(each)
         return tuple(kept)
 
@@ -352,7 +352,7 @@ class Tries:
         return f"{name} {value}, not {locked}{self.before[name]}" + (states and f" ({states})")
 
 
-def _sort(each: Relaxation) -> str:
+def sort_of(each: Relaxation) -> str:
     """A lock and a setting are of one sort."""
     return "setting" if each.kind == "lock" else each.kind
 
