@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
-from autotune.trainers.syntax.python_loop import is_training, own_loop
+from autotune.trainers.syntax.python_loop import is_training, own_loop, without_arguments
 from autotune.trainers.syntax.python_settings import THEIRS, assigned, tree_of
 from autotune.trainers.syntax.python_values import Values
 
@@ -137,7 +137,12 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         msg = f"{name} makes {min(own)} a class of its own, and states no trainer's arguments"
         return InputError(msg, f"leave the file out, and state the run: {_STATED}")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
-    return InputError(msg, "name the file that makes the trainer's arguments")
+    hint = "name the file that makes the trainer's arguments"
+    if bare := without_arguments(tree):
+        msg = f"{name} makes its {bare} without arguments, so TRL's defaults train"
+        add = f'args={bare.replace("Trainer", "Config")}(output_dir="out")'
+        hint = f"add {add} to it, which trains the same, or state the run: {_STATED}"
+    return InputError(msg, hint)
 
 
 def called(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.trainers.syntax.python_values import Values
 
 _TRAINERS = {"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer"}
+_OF_TRANSFORMERS = {"Trainer", "Seq2SeqTrainer"}
 _LIGHTNING = {"LightningModule", "LightningDataModule"}
 _LOSSES = {"cross_entropy", "CrossEntropyLoss", "log_softmax"}
 _WIDENS = {"float", "double"}
@@ -27,6 +28,18 @@ class Logits(NamedTuple):
 
     loss: str
     autocast: bool
+
+
+def without_arguments(tree: ast.Module) -> str:
+    """A trainer of TRL's that is told no `args`; empty where there is none."""
+    own = {name for name in _TRAINERS if name not in _OF_TRANSFORMERS}
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call) or len(call.args) > 1:
+            continue
+        name = str(getattr(call.func, "id", ""))
+        if name in own and not {key.arg for key in call.keywords} & {"args", None}:
+            return name
+    return ""
 
 
 def own_loop(calls: set[str]) -> str:

@@ -61,6 +61,25 @@ def test_a_class_of_the_programs_own_is_not_trls_of_the_same_name(tmp_path: Path
         file(tmp_path / "reward.py", text)
 
 
+@pytest.mark.parametrize("told", ['model="Qwen/Qwen3-0.6B"', '"Qwen/Qwen3-0.6B"'])
+def test_a_trainer_without_arguments_is_told_how_to_say_its_defaults(
+    tmp_path: Path, told: str
+) -> None:
+    bare = f"from trl import SFTTrainer\nSFTTrainer({told}, train_dataset=rows).train()\n"
+    with pytest.raises(InputError, match="without arguments") as refused:
+        file(tmp_path / "quick.py", bare)
+    assert 'args=SFTConfig(output_dir="out")' in str(refused.value.hint)
+    said = bare.replace("train_dataset", 'args=SFTConfig(output_dir="out"), train_dataset')
+    said = said.replace("import SFTTrainer", "import SFTConfig, SFTTrainer")
+    assert file(tmp_path / "said.py", said)
+
+
+def test_arguments_that_are_made_elsewhere_are_not_said_to_be_none(tmp_path: Path) -> None:
+    text = "from trl import SFTTrainer\nimport mine\nSFTTrainer(model, args=mine.made()).train()\n"
+    with pytest.raises(InputError, match="holds no TrainingArguments"):
+        file(tmp_path / "made.py", text)
+
+
 def test_a_class_made_of_trls_with_a_trainings_sizes_is_read(tmp_path: Path) -> None:
     text = SCRIPT.replace("TrainingArguments, ", "") % "bf16=True"
     text = "from alignment import TrainingArguments\n" + text
