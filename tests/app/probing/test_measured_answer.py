@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,6 @@ from autotune.report.screens.screen import MOST_LINES
 from autotune.report.screens.tune import recommendation_screen
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.domain.answer.recommendation import Recommendation
     from autotune.report.schema import RecommendationPayload
 
@@ -86,6 +85,17 @@ def test_the_probe_budget_is_said_as_it_was_asked_for(
         assert "the probe budget of 60.0 s" in search.stopped_because
     assert name == "paid" or "kept to run the pick once more" in search.stopped_because
     assert search.probe_seconds <= 60.0
+
+
+def test_a_resumed_run_says_the_budget_that_it_was_begun_with(
+    answers: dict[str, Recommendation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(answers["free"].run_dir)
+    monkeypatch.setenv("AUTOTUNE_HOME", str(run.parent / "home"))
+    probing = options_of(Machine(step=lambda config: SLOWER * step_of(config)))
+    again = Options(score="probe", run_dir=run, resume=True, probing=probing)
+    assert probing.budget_s is None
+    assert tune(load_job(TINY), again).search.probe_budget_s == 60.0
 
 
 def test_what_a_pass_less_saves_is_its_share_of_the_measured_steps(
