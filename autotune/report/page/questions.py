@@ -144,7 +144,7 @@ def _what(
         *blocks_html([settings]),
         pick_tiles(payload, best),
         *blocks_html(own),
-        section_html(sections.take(KEEPING)),
+        folded(sections.take(KEEPING)),
         _warned(warnings),
         folded(_named(sections.take("Settings")), title="Every setting, and why", printed=True),
         fold(BILLS, tag("div", *both, class_="beside"), printed=True),
