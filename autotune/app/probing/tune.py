@@ -135,8 +135,7 @@ def tune_by_probes(
             if exact
             else _transferred_answer(taught, options, found, carried.note)
         )
-        options = replace(options, probing=probing)
-        return _finish(answer, taught, options, found, run_dir, begun)
+        return _finish(answer, taught, replace(options, probing=probing), found, run_dir, begun)
 
 
 def _probed(

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 OF_EACH = 2  # told of each sort: settings, machines, changes of the contract
 SHARES = (1.0, 0.95, 0.85)  # of the steps that are left, by the shares of the pick's time
 LEAST_STEPS = 2
-# Changes of the contract that save memory and no time to speak of, or cost some.
-NO_SOONER = {"method.base", "method.rank", "method.modules_to_save"}
+RANK = "method.rank"  # fewer of it save memory and hardly any time, so they are not tried
 
 
 class _InTime(Tries):
@@ -38,7 +37,7 @@ class _InTime(Tries):
         """Settings, then machines, then changes of the contract, the best of each first."""
         job = self.question[0]
         settings: list[Rungs] = [(change,) for change in self.settings]
-        sooner = [each for each in contract_changes(job) if each[0].key not in NO_SOONER]
+        sooner = [each for each in contract_changes(job) if each[0].key != RANK]
         contract = [_fewer_steps(job, pick), *sooner]
         kept = self.first_of([*settings, *more_devices(self.question), *contract])
         if len(settings) > 1 and not any(sort_of(each) == "setting" for each in kept):
