@@ -35,8 +35,16 @@ _OF_THE_MACHINE = frozenset(
         errno.EBADF,
         errno.EIO,
         errno.ENOMEM,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
     }
 )  # errors that no code can prevent
+_NAMED_WRONG = {
+    errno.ENAMETOOLONG: "no file can have that name: look for a value that slipped into it",
+    errno.ELOOP: "a link there leads back to itself: name the file itself",
+}
 
 
 KEEP_RUNS = frozenset({"tune", "recompute", "plan", "worker"})  # of others nothing half is kept
@@ -228,8 +236,10 @@ def _tell_unforeseen(error: Exception) -> int:
     """What the machine refused, or a defect of ours."""
     if isinstance(error, OSError) and _of_the_machine(error):
         give_up_on_stdout()
-        where = f" ({error.filename})" if error.filename else ""
-        _tell(f"this machine refused: {error.strerror}{where}", "make room, or grant access")
+        name = str(error.filename or "")
+        where = f" ({name[:80]}{'...' if name[80:] else ''})" if name else ""
+        hint = _NAMED_WRONG.get(error.errno or 0, "make room, or grant access")
+        _tell(f"this machine refused: {error.strerror}{where}", hint)
         return InputError.exit_code
     _tell(
         f"this is a bug in autotune, sorry: {type(error).__name__}: {error}",

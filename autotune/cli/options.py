@@ -220,8 +220,8 @@ class Source:
         typer.Argument(
             metavar="JOB",
             help="A job file (YAML), or a trainer's own file: HF or TRL arguments (JSON, YAML, "
-            ".py), axolotl, LLaMA-Factory, torchtune, litgpt. Or leave it out and give --model "
-            "NAME, --rows N or --data FILE, and --gpu NAME.",
+            ".py), axolotl, LLaMA-Factory, torchtune, litgpt. Or a model's NAME, with --rows N or "
+            "--data FILE and --gpu NAME.",
             show_default=False,
         ),
     ] = None
@@ -262,6 +262,9 @@ class Source:
         """
         from autotune.app.job.load import jobs_of_command, jobs_of_line, jobs_of_spec, load_jobs
 
+        if self.names_a_model(line):
+            line = replace(line, model=str(self.job))
+            return replace(self, job=None).jobs(line, changes, limits, spot=spot, every=every)
         overrides = overrides_of(line, changes, limits, self.beside, spot=spot)
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
@@ -271,13 +274,22 @@ class Source:
             overrides = replace(overrides, stated=stated)
         if self.from_args is not None:
             return jobs_of_command(self.from_args, overrides, variant=self.variant)
-        is_folder = self.job is not None and self.job.is_dir()
-        recorded = self.recorded_job() if is_folder else None
+        place = self.job if self.job is not None and os.path.lexists(self.job) else None
+        recorded = self.recorded_job() if place is not None and place.is_dir() else None
         if recorded is not None:
             return jobs_of_spec(recorded.spec, recorded.base_dir, overrides, str(self.job))
         if self.job is not None:
             return load_jobs(self.job, overrides, variant=self.variant, every=every)
         return jobs_of_line(overrides)
+
+    def names_a_model(self, line: OneLine) -> bool:
+        """Whether a model of the catalogue stands where JOB does, and no file has its name."""
+        stated = self.from_args is not None or line.model is not None
+        if self.job is None or stated or os.path.lexists(self.job):
+            return False
+        from autotune.catalog.models.models import is_named
+
+        return is_named(str(self.job))
 
     def recorded_job(self) -> RecordedRun | None:
         """The record of the run folder that is named in the place of a job; None for a file."""

@@ -50,6 +50,24 @@ def test_estimate_takes_a_job_in_one_line_and_lists_the_method_it_assumed(capsys
     assert assumed(found)["method.kind"] == "lora"
 
 
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "unsloth/Qwen2.5-0.5B-Instruct"])
+def test_a_model_may_stand_where_the_job_does(capsys: Capture, name: str) -> None:
+    asked = ["--rows", "2k", "--max-length", "512", "--gpu", "l4"]
+    found = answer(capsys, "estimate", name, *asked)
+    assert found["row"] == answer(capsys, "estimate", "--model", name, *asked)["row"]
+
+
+def test_a_file_called_as_a_model_is_is_the_job(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "llama-7b").write_text("model: qwen2.5-0.5b\ndata: {rows: 7}\n", encoding="utf-8")
+    assert answer(capsys, "estimate", "llama-7b", "--gpu", "h100")["job"]["rows"] == 7
+
+
+def test_what_is_near_a_model_is_asked_about(capsys: Capture) -> None:
+    told = refusal(capsys, "tune", "qwen2.5-05b", *LINE[2:], "--gpu", "l4")
+    assert "qwen2.5-05b does not exist; did you mean Qwen/Qwen2.5-0.5B" in told
+    assert "autotune tune qwen2.5-0.5b" in refusal(capsys, "plan", "qwen2.5-0.5b")
+
+
 def test_a_stated_method_is_not_listed_as_assumed(capsys: Capture) -> None:
     found = answer(capsys, "estimate", *LINE, "--method", "full", "--gpu", "h100")
     assert "method.kind" not in assumed(found)

@@ -150,6 +150,17 @@ def test_a_word_longer_than_any_path_is_no_command(capsys: Capture) -> None:
     assert len(said) < 500
 
 
+@pytest.mark.parametrize("typed", [["tune"], ["recompute"], ["init"], ["tune", "j", "--space"]])
+def test_a_name_that_no_file_can_have_is_told(
+    typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = "model: qwen2.5-0.5b\ndata: {rows: 7}\nhardware: {gpu: l4}\n"
+    (tmp_path / "j").write_text(job, encoding="utf-8")
+    assert run([*typed, "a" * 300]) == 2
+    assert "File name too long" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("here", sorted(set(WORDS.values())))
 def test_what_is_said_for_a_word_of_another_program_can_be_typed(
     here: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

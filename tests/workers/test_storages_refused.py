@@ -188,6 +188,14 @@ def test_a_leader_waits_where_it_goes_on_and_is_refused_at_once_where_it_begins(
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("option", ["foo=1", "db=first"])
+def test_an_option_that_redis_has_not_is_named(option: str) -> None:
+    pytest.importorskip("redis")
+    with pytest.raises(InputError, match=option.partition("=")[0]) as caught:
+        connect(f"redis://127.0.0.1:1?{option}")
+    assert "behind ? in the URL" in str(caught.value.hint)
+
+
 def test_a_worker_that_left_over_an_outage_is_replaced_and_one_that_differs_is_not(
     tmp_path: Path,
 ) -> None:
@@ -459,7 +467,9 @@ def test_an_option_of_the_address_that_its_driver_refuses_is_no_damaged_database
     option: str,
 ) -> None:
     pytest.importorskip("psycopg")
-    with pytest.raises(InputError, match=r"cannot be opened: (invalid connection|could)") as caught:
+    with pytest.raises(
+        InputError, match=r"cannot be opened: (invalid connection|bad value|could)"
+    ) as caught:
         connect(f"postgresql+psycopg://me@127.0.0.1:1/tuning?{option}")
     assert "behind ? in the URL" in str(caught.value.hint)
     assert "migration" not in str(caught.value.hint)

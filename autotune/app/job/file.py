@@ -16,7 +16,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models.models import is_known
+from autotune.catalog.models.models import is_named, models_like
 from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.typed.values import shown
 from autotune.frozen import dataclass
@@ -61,9 +61,13 @@ def read_text(path: Path, sample: str = SAMPLE) -> str:
             raise InputError(msg, "name the job file inside it")
         content = _first_bytes(path)
     except FileNotFoundError:
-        msg = f"{path} does not exist{_files_like(path)}"
-        model = f"it is a model of the catalogue: --model {path} --rows N --gpu NAME needs no file"
-        raise InputError(msg, model if is_known(str(path)) else _looked_for(path, sample)) from None
+        if is_named(str(path)):
+            msg = f"there is no file {path}"
+            raise InputError(
+                msg, f"it is a model's name: `autotune tune {path} --rows N --gpu NAME`"
+            ) from None
+        msg = f"{path} does not exist{_files_like(path) or _models_like(path)}"
+        raise InputError(msg, _looked_for(path, sample)) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         msg = f"{path} cannot be read: {reason}"
@@ -109,6 +113,13 @@ def _files_like(path: Path) -> str:
     except OSError:
         return ""
     return did_you_mean(close_matches(path.name, names))
+
+
+def _models_like(path: Path) -> str:
+    """The models that a name with a size in it, and no file's ending, may mean."""
+    text = str(path)
+    sized = any(sign.isdigit() for sign in text) and not path.suffix[1:].isalpha()
+    return did_you_mean(models_like(text)) if sized and not path.is_absolute() else ""
 
 
 def _looked_for(path: Path, sample: str) -> str:

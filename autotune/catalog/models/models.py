@@ -90,6 +90,19 @@ def is_known(text: str) -> bool:
     return text.strip().casefold() in _by_text()
 
 
+def is_named(text: str) -> bool:
+    """Whether `find_model` needs neither file nor hub for a text: a shipped model, or its copy."""
+    plain = text.strip()
+    if is_known(plain) or is_derived(plain):
+        return True
+    return not _FOLDERS.match(plain) and derived_of(plain, _known_name) is not None
+
+
+def models_like(text: str) -> list[str]:
+    """Names of the catalogue nearest to a mistyped one."""
+    return close_matches(text, _names())
+
+
 def reads_text_alone(text: str) -> bool:
     """Whether a name, or a folder's last part, is a model of the catalogue without a vision tower.
 
@@ -241,7 +254,7 @@ def _refuse_missing(path: Path, text: str) -> None:
     """Raise InputError for a folder that is not there, with the model that its name may mean."""
     if path.suffix.casefold() == ".json" or _exists(path):
         return
-    meant = did_you_mean(close_matches(path.name, _names()))
+    meant = did_you_mean(models_like(path.name))
     msg = f'unknown model "{text[:200]}": there is no such folder here{meant}'
     raise InputError(msg, HOW_TO_ADD)
 

@@ -96,8 +96,11 @@ def of_redis(url: str) -> JournalStorage:
     patience = {"socket_timeout": ANSWER_S}
     if not url.startswith("unix://"):
         patience["socket_connect_timeout"] = ANSWER_S
-    client = redis.Redis.from_url(url, **patience)
-    client.ping()
+    try:
+        client = redis.Redis.from_url(url, **patience)
+        client.ping()
+    except (TypeError, ValueError) as error:  # what lies behind them, an empty list, says less
+        raise type(error)(str(error)) from None
     whole = JournalRedisBackend(url, prefix=PREFIX)
     whole._redis = client  # noqa: SLF001 - its own waits without end
     place = f"{without_password(url)}, entry"

@@ -22,7 +22,8 @@ FULL = ("MISCONF", "READONLY", "OOM command")  # what Redis answers where it can
 HALF = {"ProgrammingError", "CommandError", "MultipleHeads", "HalfMadeError"}
 RIGHTS = ("refuses this user", "grant that user the rights, or name another user")
 CLOSED = ("is read-only", "name the primary server, or make it writable")
-OPTION = ("invalid connection option", "could not convert string to float")  # psycopg's words
+OPTION = ("invalid connection option", "bad value for", "could not convert string to float")
+REDIS_OPTION = ("unexpected keyword argument", "in connection URL")  # above: psycopg's words
 SAID = {"permission denied": RIGHTS, "NOPERM": RIGHTS, "read-only": CLOSED, "readonly": CLOSED}
 KINDS = "postgresql+psycopg://USER@HOST/DATABASE, redis://HOST or sqlite:///study.db"
 DRIVERS = {"psycopg": "pip install 'psycopg[binary]' (the database's driver)",
@@ -99,7 +100,7 @@ def _chain(error: BaseException | None) -> list[BaseException]:
     found: list[BaseException] = []
     while error is not None and error not in found:
         found.append(error)
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return found
 
 
@@ -142,16 +143,20 @@ def _mended(error: BaseException) -> str:
     if "unable to open database file" in all_words(error):
         return "create the folder of that file, or correct the path"
     if any(said in all_words(error) for said in OPTION):
-        return (
-            "correct what stands behind ? in the URL (--storage, or AUTOTUNE_STORAGE): libpq's "
-            f"connection options, such as sslmode=require; {NOTHING_LOST}"
-        )
+        return _optioned("libpq's connection options, such as sslmode=require")
+    if any(said in all_words(error) for said in REDIS_OPTION):
+        return _optioned("redis-py's connection options, such as db=1")
     if is_away(error):
         return f"start the server, or correct the host and the port in the URL; {NOTHING_LOST}"
     if is_outage(error) or "redis" in _drivers(_chain(error)):
         hint = "correct the host, the user, the password or the database in the URL"
         return f"{hint} (--storage, or AUTOTUNE_STORAGE); {NOTHING_LOST}"
     return f"give an Optuna storage URL ({KINDS}), or leave --storage out"
+
+
+def _optioned(whose: str) -> str:
+    where = "in the URL (--storage, or AUTOTUNE_STORAGE)"
+    return f"correct what stands behind ? {where}: {whose}; {NOTHING_LOST}"
 
 
 def forgotten(where: str) -> InputError:

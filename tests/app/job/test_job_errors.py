@@ -189,7 +189,7 @@ def test_a_file_of_another_folder_says_where_its_name_was_looked_up(
 def test_a_models_name_where_a_file_is_wanted_says_the_form_that_needs_none() -> None:
     with pytest.raises(InputError) as caught:
         load_job(Path("Llama-2-7B"))
-    assert "--model Llama-2-7B --rows N --gpu NAME" in str(caught.value.hint)
+    assert "autotune tune Llama-2-7B --rows N --gpu NAME" in str(caught.value.hint)
 
 
 def test_a_model_folder_that_a_job_file_left_behind_is_named(tmp_path: Path) -> None:
