@@ -37,9 +37,19 @@ _QUANTISED = (
 )
 _MLX = re.compile(r"-(?:[2-8]bit|bf16|fp16)(?:-mlx)?$|-mlx(?:-[2-8]bit)?$", re.IGNORECASE)
 _PARTLY = re.compile(r"-unsloth-bnb-4bit$", re.IGNORECASE)  # some layers stay in 16 bit
-# Who copies models as they are, under their own names. Source: unsloth 2026.10.9, models/mapper.py,
-# maps each of its names to the model that it is a copy of; NousResearch's model cards.
-_COPIES = {"unsloth", "nousresearch"}
+# Who has models as they are, under their own names. Source: unsloth 2026.10.9, models/mapper.py,
+# maps each of its names to the model that it is a copy of; NousResearch's model cards. ModelScope's
+# organisations: hiyouga/LlamaFactory at ff6d4d12, extras/constants.py, and modelscope/ms-swift at
+# 3602360a, Supported-models-and-datasets.md, name a model on both hubs (over 500 pairs). The last
+# four are two companies, whose organisations were renamed.
+_COPIES = {
+    "unsloth", "nousresearch",
+    "ai-modelscope", "llm-research", "swift", "zhipuai", "shanghai_ai_laboratory",
+    "tencent-hunyuan", "01ai", "paddlepaddle", "teleai", "minimax", "nv-community",
+    "openai-mirror",
+    "cohereforai", "coherelabs", "thudm", "zai-org",
+}  # fmt: skip
+_IN_16_BIT = re.compile(r"-bf16$", re.IGNORECASE)  # of a copy whose model is stored in fewer
 # Who only quantises what others trained. Source: the organisations' pages on the hub.
 _QUANTISES = {
     "unsloth", "thebloke", "techxgenus", "hugging-quants", "redhatai", "neuralmagic",
@@ -101,7 +111,7 @@ def derived_of(name: str, known: Callable[[str], str | None]) -> Derived | None:
     base, config, source = found
     if not slash or name.casefold() == plain.casefold():
         return Derived(plain, base, config, "", source)
-    why = f"{owner} copies {plain} under its name"
+    why = f"{owner} has {plain} under the same name"
     if stored:
         why = f"a copy of {plain} with weights quantised by {stored}, as its name says"
         if _PARTLY.search(name):
@@ -116,7 +126,7 @@ def _plain(short: str, owner: str, stored: str, known: Callable[[str], str | Non
         return own
     bare = short.partition("/")[2]
     if owner in _COPIES or (stored and owner in _QUANTISES | _APPLE):
-        return _named(bare, known)
+        return _named(bare, known) or _named(_IN_16_BIT.sub("", bare), known)
     return None
 
 

@@ -152,6 +152,26 @@ def test_a_stated_base_has_the_last_word_and_takes_the_original(name: str, base:
 
 
 @pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("LLM-Research/Meta-Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B-Instruct"),
+        ("AI-ModelScope/Mistral-7B-Instruct-v0.2", "mistralai/Mistral-7B-Instruct-v0.2"),
+        ("ZhipuAI/GLM-4-9B-0414", "zai-org/GLM-4-9B-0414"),
+        ("01ai/Yi-1.5-6B-Chat", "01-ai/Yi-1.5-6B-Chat"),
+        ("CohereLabs/c4ai-command-r7b-12-2024", "CohereForAI/c4ai-command-r7b-12-2024"),
+        ("unsloth/gpt-oss-20b-BF16", "openai/gpt-oss-20b"),
+        ("unsloth/Qwen3.6-27B", "Qwen/Qwen3.6-27B"),
+    ],
+)
+def test_an_organisation_of_copies_or_of_another_hub_has_the_plain_model(
+    name: str, plain: str
+) -> None:
+    model, original = find_model(name), find_model(plain)
+    assert (model.plain_name, model.stored_as) == (plain, "")
+    assert model.fingerprint == original.fingerprint
+
+
+@pytest.mark.parametrize(
     ("name", "says", "hint"),
     [
         ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF", "is GGUF, a format to run models",
