@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -234,6 +235,10 @@ def _of_the_machine(error: Exception) -> bool:
 
 def _tell_unforeseen(error: Exception) -> int:
     """What the machine refused, or a defect of ours."""
+    if isinstance(error, FileNotFoundError) and not _stands_somewhere():
+        hint = "`cd` to a folder that exists, then run the same command again"
+        _tell("the folder that this shell is in was deleted", hint)
+        return InputError.exit_code
     if isinstance(error, OSError) and _of_the_machine(error):
         give_up_on_stdout()
         name = str(error.filename or "")
@@ -247,6 +252,15 @@ def _tell_unforeseen(error: Exception) -> int:
         "with the command, the job file and `autotune --version`",
     )
     return BUG
+
+
+def _stands_somewhere() -> bool:
+    """Whether the folder that a command was started in is still there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _code_of(left: object) -> int:

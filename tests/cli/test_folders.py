@@ -13,6 +13,7 @@ import pytest
 from autotune.app.job.load import load_job
 from autotune.app.runs.folder import runs_root
 from autotune.catalog.files import home_dir
+from autotune.cli.application import run
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.evidence.runs_seen import store_of
@@ -146,3 +147,14 @@ def test_a_folder_whose_name_is_no_text_is_refused_before_anything_is_written(
     assert not list((here / "to").iterdir())
     assert not (odd / "run").exists()
     assert typed("tune", f"{odd.name}/jobs/tiny_cpu.yaml", "--dry-run").returncode == 0
+
+
+def test_a_shell_whose_folder_was_deleted_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run(["tune", "job.yaml"]) == 2
+    assert "the folder that this shell is in was deleted" in capsys.readouterr().err
