@@ -53,6 +53,51 @@ def job_in(folder: Path) -> Job:
     return load_job(folder / "autotune.yaml")
 
 
+SCRIPT = """
+from datasets import load_dataset
+from peft import LoraConfig
+from trl import SFTConfig, SFTTrainer
+args = SFTConfig("out", per_device_train_batch_size=4, num_train_epochs=2, max_length=512)
+rows = load_dataset("json", data_files="rows.jsonl", split="train")
+adapter = LoraConfig(r=8, lora_alpha=16)
+SFTTrainer("Qwen/Qwen2.5-1.5B", args=args, train_dataset=rows, peft_config=adapter).train()
+"""
+
+
+def test_a_script_that_trains_says_the_job_and_is_named_as_one_itself(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    (tmp_path / "finetune.py").write_text(SCRIPT)
+    (tmp_path / "eval.py").write_text("import torch\n")
+    told = said(capsys)
+    assert "autotune tune finetune.py --gpu NAME\n" in told
+    assert "eval.py" not in told
+    of_init, own = job_in(tmp_path), load_job(tmp_path / "finetune.py", gpus=["l4"])
+    for part in ("model", "method", "epochs", "global_batch_size", "max_length"):
+        assert getattr(of_init, part) == getattr(own, part), part
+    (tmp_path / "run.sh").write_text("accelerate launch --num_processes 4 finetune.py\n")
+    told = said(capsys, "--out", "second.yaml")
+    assert "autotune tune run.sh --gpu NAME\n  so is" not in told
+    assert told.index("run.sh") < told.index("so is finetune.py")
+    assert load_job(tmp_path / "second.yaml").global_batch_size == 16
+
+
+def test_what_a_trainers_file_trains_for_is_the_jobs_and_what_is_not_priced_is_said(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    pairs = json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}) + "\n"
+    (tmp_path / "rows.jsonl").write_text(pairs * 32)
+    text = (ROOT / "jobs" / "trainers" / "llamafactory.yaml").read_text()
+    (tmp_path / "own.yaml").write_text(text.replace("stage: sft", "stage: dpo"))
+    said(capsys)
+    assert job_in(tmp_path).objective == "dpo"
+    (tmp_path / "own.yaml").write_text(text.replace("stage: sft", "stage: ppo"))
+    told = said(capsys, "--out", "second.yaml")
+    assert "not read: own.yaml trains by reinforcement learning" in told
+    assert "model: none was found" in told
+
+
 def test_the_model_that_the_trainers_file_trains_comes_before_one_that_lies_there(
     tmp_path: Path, capsys: Capture
 ) -> None:

@@ -7,10 +7,14 @@ The forms that trainers read are known by their columns; `column` names others. 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.objective import PAIRED
 from autotune.frozen import dataclass
+
+if TYPE_CHECKING:
+    from autotune.domain.objective import Objective
 
 FORMS = "a row needs input_ids, text, prompt and completion, instruction and output, or messages"
 CHATS = ("messages", "conversations", "conversation", "dialogue")
@@ -68,6 +72,13 @@ def names_of(column: str | None, content: dict[str, Any], place: str) -> tuple[s
         msg = f"{place} has no column {(missing or [column])[0]!r}"
         raise InputError(msg, f"{_columns(content)}; name one with --column or data.column")
     return names
+
+
+def column_for(objective: Objective) -> str | None:
+    """The column that stands for the rows that an objective takes; None where any are taken."""
+    if objective not in PAIRED:
+        return None
+    return ONE_ANSWER if objective == "kto" else PAIR
 
 
 def row_of(content: dict[str, Any], place: str, column: str | None = None) -> Row:

@@ -1,4 +1,4 @@
-"""What a folder holds of a training job: a model, an adapter, rows, a trainer's own config.
+"""What a folder holds of a training job: a model, an adapter, rows, a trainer's own file.
 
 A file that cannot be read, or is something else, is no find; it is never an error here. Nothing is
 executed, and models and rows are read as the commands read them that use them later.
@@ -8,28 +8,37 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.dataset.columns import row_of
+from autotune.app.dataset.columns import column_for, row_of
 from autotune.app.dataset.files import Reading
 from autotune.app.dataset.folder import is_data, rows_named
-from autotune.app.job.file import document_of
+from autotune.app.job.file import CODE, PAGES, SHELL, document_of, read_text
+from autotune.app.job.trainer_file import script_document
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
+from autotune.domain.paths import near
+from autotune.domain.typed.overrides import Overrides
 from autotune.frozen import dataclass
-from autotune.trainers.registry import detect
+from autotune.trainers.registry import TRAINERS, detect
 from autotune.trainers.schema import refuse_misspelt
+from autotune.trainers.scope import aim_of, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.domain.model import Model
-    from autotune.trainers.parsed import Parsed
+    from autotune.domain.objective import Objective
 
 DEEPEST, MOST_ENTRIES, MOST_TRIED = 3, 5_000, 30
 MOST_CONFIG_BYTES = 1_000_000
+MOST_SCRIPTS = 12
+TRAINS = re.compile(r"train|tune|launch|torchrun|deepspeed|sft|dpo", re.IGNORECASE)
+ANY_DEVICE = "h100-sxm"  # what a script states is the same on all
 _SKIPPED = {
     "node_modules", "__pycache__", "site-packages", "venv", "env", "wandb", "mlruns", "runs",
     "outputs", "build", "dist",
@@ -48,11 +57,24 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class TrainerFile:
-    """A trainer's own config: which trainer's, and what it says."""
+    """A trainer's own config, or a script that trains: which trainer's, and what it says."""
 
     path: Path
     title: str
-    made: Parsed
+    values: dict[str, Any]  # parts of a job file
+    global_batch: int
+    objective: Objective
+    needs: str = ""  # what a command on it needs beside a machine
+
+    @property
+    def column(self) -> str | None:
+        """What stands for the rows that it takes, where it does not take any."""
+        return column_for(self.objective)
+
+    @property
+    def command(self) -> str:
+        """What prices the file itself."""
+        return f"autotune tune {shlex.quote(near(self.path))} --gpu NAME{self.needs}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +87,7 @@ class Folder:
     data: Path | None = None
     trainer: TrainerFile | None = None
     jobs: tuple[Path, ...] = ()  # job files that lie here already
+    refused: str = ""  # why a trainer's file is none that is priced
     unknown_data: tuple[Path, str] | None = None  # rows of no form that is known, and what they are
     passed: dict[str, tuple[Path, ...]] = field(default_factory=dict)
 
@@ -80,11 +103,13 @@ def look_into(folder: Path) -> Folder:
         msg = f"the folder {folder} cannot be read: {error.strerror}"
         raise InputError(msg, "name a folder that you may read") from None
     models = list(_models(files))
-    trainers, jobs = _configs(files)
+    trainers, jobs, refused = _configs(files)
+    trainers = trainers or list(_scripts(files))
     data = sorted((path for path in files if is_data(path)), key=_likely_training)
     named = _named_data(trainers[0]) if trainers else None
     first = [named] if named is not None else []
-    rows, unknown = _rows([*first, *(path for path in data if path != named)])
+    column = trainers[0].column if trainers else None
+    rows, unknown = _rows([*first, *(path for path in data if path != named)], column)
     adapters = [found for path in files if (found := _adapter(path)) is not None]
     return Folder(
         folder,
@@ -93,6 +118,7 @@ def look_into(folder: Path) -> Folder:
         rows[0] if rows else None,
         trainers[0] if trainers else None,
         tuple(jobs),
+        "" if trainers else refused,
         None if rows else unknown,
         {
             "model": tuple(path for path, _ in models[1:]),
@@ -154,7 +180,13 @@ def _likely_training(path: Path) -> tuple[bool, bool, int, str]:
     return other, "train" not in name, len(path.parts), str(path)
 
 
-def _rows(files: list[Path]) -> tuple[list[Path], tuple[Path, str] | None]:
+def _likely_launch(path: Path) -> tuple[bool, bool, bool, int, str]:
+    """As `_likely_training`, and what starts a script, with flags of its own, before a script."""
+    other, unnamed, depth, text = _likely_training(path)
+    return other, path.suffix.casefold() not in SHELL, unnamed, depth, text
+
+
+def _rows(files: list[Path], column: str | None) -> tuple[list[Path], tuple[Path, str] | None]:
     """Files whose first row is of a form that trainers read; else the first one, and what it is."""
     found: list[Path] = []
     unknown: tuple[Path, str] | None = None
@@ -163,7 +195,7 @@ def _rows(files: list[Path]) -> tuple[list[Path], tuple[Path, str] | None]:
             first = next(iter(Reading((path,), most_bytes=1_000_000).records()), None)
             if first is None:
                 continue
-            row_of(first.content, path.name)
+            row_of(first.content, path.name, column)
             found.append(path)
         except InputError as error:
             # a config or a list of settings is no data; a table of other columns may be
@@ -172,9 +204,9 @@ def _rows(files: list[Path]) -> tuple[list[Path], tuple[Path, str] | None]:
     return found, unknown
 
 
-def _configs(files: list[Path]) -> tuple[list[TrainerFile], list[Path]]:
-    """Configs of trainers, and job files, among the YAML and JSON files."""
-    trainers, jobs = [], []
+def _configs(files: list[Path]) -> tuple[list[TrainerFile], list[Path], str]:
+    """Configs of trainers, job files, and why a config is not priced, among YAML and JSON."""
+    trainers, jobs, refused = list[TrainerFile](), list[Path](), ""
     named = [path for path in files if path.suffix.casefold() in {".yml", ".yaml", ".json"}]
     for path in [path for path in named if path.name != "config.json"][:MOST_TRIED]:
         values = _mapping(path)
@@ -183,10 +215,14 @@ def _configs(files: list[Path]) -> tuple[list[TrainerFile], list[Path]]:
         if values.keys() >= _JOB_KEYS:
             jobs.append(path)
             continue
-        found = _trainer(path, values)
+        try:
+            found = _trainer(path, values)
+        except InputError as error:
+            refused = refused or error.message
+            continue
         if found is not None:
             trainers.append(found)
-    return trainers, jobs
+    return trainers, jobs, refused
 
 
 def _mapping(path: Path) -> dict[str, Any] | None:
@@ -200,15 +236,40 @@ def _mapping(path: Path) -> dict[str, Any] | None:
 
 
 def _trainer(path: Path, values: dict[str, Any]) -> TrainerFile | None:
-    try:
-        dialect = detect(values, path.name)
-        if dialect is None:
-            return None
-        made = dialect.read(values, path.name)
-        refuse_misspelt(made, path.name)
-    except InputError:
+    """What a trainer's mapping states. Raises InputError for what is not priced."""
+    dialect = detect(values, path.name)
+    if dialect is None:
         return None
-    return TrainerFile(path, dialect.title, made)
+    aim = settled(aim_of(dialect.name, values), path.name, values=values)
+    made = dialect.read(values, path.name)
+    refuse_misspelt(made, path.name)
+    batch = made.batch_on(made.devices or 1)
+    return TrainerFile(path, dialect.title, made.values, batch, aim.objective, " --data FILE")
+
+
+def _scripts(files: list[Path]) -> Iterator[TrainerFile]:
+    """Scripts, notebooks and launches that state a job, by what `tune` reads in them."""
+    packages = {path.parent for path in files if path.name == "__init__.py"}  # modules to import
+    kinds = CODE - PAGES
+    likely = [p for p in files if p.suffix.casefold() in kinds and p.parent not in packages]
+    for path in sorted(likely, key=_likely_launch)[:MOST_SCRIPTS]:
+        found = _script(path, " --data FILE")
+        if found is not None:
+            yield _script(path) or found
+
+
+def _script(path: Path, needs: str = "") -> TrainerFile | None:
+    asked = Overrides(gpus=(ANY_DEVICE,), stated={"data.rows": 1} if needs else {})
+    try:
+        text = read_text(path)
+        if not TRAINS.search(text):
+            return None
+        values = script_document(path, text, asked)[0].values
+        batch, own = values["train"]["global_batch_size"], values["origin"]
+        title = TRAINERS[own["trainer"]].title
+        return TrainerFile(path, title, values, batch, own["objective"], needs)
+    except (OSError, InputError):
+        return None
 
 
 def _adapter(path: Path) -> Adapter | None:

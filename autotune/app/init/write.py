@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune.app.dataset.count import count_dataset
@@ -22,6 +24,7 @@ from autotune.catalog.models.models import find_model
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
+from autotune.domain.objective import PAIRED
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.overrides import Overrides
 from autotune.domain.units import format_count
@@ -137,7 +140,7 @@ def _path(path: Path, base: Path) -> str:
 def _model_lines(found: Folder, stated: str | None, model: Model | None, base: Path) -> list[str]:
     head = "# The model: a name on the Hugging Face hub, or a folder with config.json."
     if model is None:
-        named = found.trainer.made.values.get("model") if found.trainer else None
+        named = found.trainer.values.get("model") if found.trainer else None
         named = named or (found.adapter.base if found.adapter else None)
         why = f"FILL IN; {named} was found, and is not known" if named else "FILL IN"
         return [head, _line("model", "", why), "# model: meta-llama/Llama-3.1-8B"]
@@ -151,7 +154,7 @@ def _model_lines(found: Folder, stated: str | None, model: Model | None, base: P
         lines = [head, _line("model", _text(folder), f"{model.family}, {size} parameters")]
         more = [_remark(f"model: ./{_path(path, base)}") for path in found.passed["model"][:3]]
         return lines + more
-    of_trainer = found.trainer.made.values.get("model") if found.trainer else None
+    of_trainer = found.trainer.values.get("model") if found.trainer else None
     source = found.trainer.path if found.trainer and of_trainer else None
     source = source or (found.adapter.path if found.adapter else None)
     named = of_trainer or (found.adapter.base if found.adapter else model.name)
@@ -161,7 +164,7 @@ def _model_lines(found: Folder, stated: str | None, model: Model | None, base: P
 
 def _method_lines(found: Folder, stated_model: str | None) -> list[str]:
     head = "# How it is trained: lora, qlora (a 4-bit base) or full."
-    made = found.trainer.made.values.get("method") if found.trainer else None
+    made = found.trainer.values.get("method") if found.trainer else None
     source = found.trainer.path.name if found.trainer and made else ""
     if not made and found.adapter is not None and stated_model in {None, found.adapter.base}:
         made, source = found.adapter.stated, found.adapter.path.name
@@ -174,7 +177,7 @@ def _method_lines(found: Folder, stated_model: str | None) -> list[str]:
 
 def _data_lines(found: Folder, rows: Rows | None, base: Path) -> list[str]:
     head = "# The rows: a file or folder, counted with the model's tokenizer; or their number."
-    made = found.trainer.made.values.get("data") if found.trainer else None
+    made = found.trainer.values.get("data") if found.trainer else None
     cut = made.get("max_length") if isinstance(made, dict) else None
     lines = [head, "data:"]
     if rows is not None and rows.count is not None:
@@ -212,12 +215,13 @@ def _no_rows(found: Folder, rows: Rows | None) -> list[str]:
 def _train_lines(found: Folder) -> list[str]:
     if found.trainer is None:
         return ["# train: {epochs: 3, global_batch_size: 16}   # else one pass, and 16 rows a step"]
-    made = found.trainer.made
-    train = made.values.get("train")
+    train = found.trainer.values.get("train")
     stated: dict[str, Any] = {}
     if isinstance(train, dict):
         stated = {key: train[key] for key in _TRAIN_KEYS if key in train}
-    stated["global_batch_size"] = made.batch_on(made.devices or 1)
+    if found.trainer.objective in PAIRED:
+        stated["objective"] = found.trainer.objective
+    stated["global_batch_size"] = found.trainer.global_batch
     text = ", ".join(f"{key}: {_value(value)}" for key, value in stated.items())
     return [_line("train", f"{{{text}}}", f"by {found.trainer.path.name}")]
 
@@ -251,7 +255,7 @@ def _today_lines(trainer: TrainerFile | None) -> list[str]:
         return []
     return [
         _remark(f"{trainer.title} in {trainer.path.name} is read as it is, with today's settings:"),
-        _remark(f"autotune tune {trainer.path.name} --gpu NAME --data FILE"),
+        _remark(trainer.command),
     ]
 
 
@@ -305,7 +309,7 @@ def init_job(
 
 def _as_trained(found: Folder, place: Path) -> Folder:
     """Without a folder's model where the trainer's file names one that is known: it trains that."""
-    named = found.trainer.made.values.get("model") if found.trainer else None
+    named = found.trainer.values.get("model") if found.trainer else None
     if found.model is None or not isinstance(named, str):
         return found
     try:
@@ -329,7 +333,7 @@ def _model(found: Folder, stated: str | None, place: Path) -> Model | None:
         return found.model[1]
     named = found.adapter.base if found.adapter else None
     if found.trainer is not None:
-        of_trainer = found.trainer.made.values.get("model")
+        of_trainer = found.trainer.values.get("model")
         named = of_trainer if isinstance(of_trainer, str) else named
     try:
         return find_model(named, place) if named else None
@@ -347,12 +351,14 @@ def _rows(
     progress(f"counting {near(path)}")
     tokenizer = None
     own = model.vocab_size if model else None
+    column = found.trainer.column if found.trainer else None
+    counted = partial(count_dataset, path, column=column, most_bytes=COUNTED_BYTES)
     try:
-        count = count_dataset(path, None, path.parent, model=model, most_bytes=COUNTED_BYTES)
+        count = counted(base_dir=path.parent, model=model)
     except InputError as error:
         if own is not None and own in BYTE_VOCABULARY and "like none" in error.message:
             tokenizer = BYTES
-            count = count_dataset(path, BYTES, most_bytes=COUNTED_BYTES)
+            count = counted(BYTES)
         elif stated is not None:
             raise
         else:
@@ -380,14 +386,13 @@ def _told(target: Path, found: Folder, model: Model | None, rows: Rows | None) -
     lines.append(f"data: {rows.words}" if rows else "data: none was found")
     if found.trainer is not None:
         made = f"{found.trainer.title} in {near(found.trainer.path)}"
-        lines.append(f"method and sizes: {made}")
+        lines.append(f"method and sizes: {made}, which is read as it is, with today's settings:")
+        lines.append(f"  {found.trainer.command}")
+        more = [near(path) for path in found.passed["trainer"][:3]]
+        lines += [f"  so is {each}" for each in more]
+    if found.refused:
+        lines.append(f"not read: {found.refused}")
     if found.jobs:
         lines.append(f"a job file was here already: {', '.join(near(p) for p in found.jobs[:3])}")
-    command = f"autotune tune {_quoted(near(target))}"
+    command = f"autotune tune {shlex.quote(near(target))}"
     return Written(target, tuple(lines), missing, command)
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)

@@ -119,16 +119,15 @@ def _count(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) -> 
     if section.dataset is None:
         return None
     path = stated_in(base_dir, section.dataset)
-    from autotune.app.dataset.columns import LONGER, ONE_ANSWER, PAIR
+    from autotune.app.dataset.columns import LONGER, PAIR, column_for
     from autotune.app.dataset.count import count_dataset
     from autotune.app.dataset.report import notes_of
 
     column = section.column
-    objective = objective_of(jobfile, [])
-    if column is None and objective in PAIRED and jobfile.origin is None:
-        column = ONE_ANSWER if objective == "kto" else PAIR
-    elif column is None and objective in PAIRED:
-        column = LONGER  # a trainer's own file may name columns of its own
+    if column is None:
+        column = column_for(objective_of(jobfile, []))
+        if column is not None and jobfile.origin is not None:
+            column = LONGER  # a trainer's own file may name columns of its own
     if column in {PAIR, LONGER} and section.column is None:
         why = "not stated; both are padded to the longest of a batch"
         _assume(assumed, "data.column", "of chosen and rejected the longer", why)
