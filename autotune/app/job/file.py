@@ -58,7 +58,7 @@ def read_text(path: Path, sample: str = SAMPLE) -> str:
     try:
         if path.is_dir():
             msg = f"{path} is a folder, and a file is needed"
-            raise InputError(msg, "name the job file inside it")
+            raise InputError(msg, f"name the job file inside it; `autotune init {path}` writes one")
         content = _first_bytes(path)
     except FileNotFoundError:
         if is_named(str(path)):
