@@ -168,6 +168,7 @@ def _unread_of(parsed: Command) -> list[Uncounted]:
     again = f"on line {', '.join(map(str, parsed.others))}" if parsed.others else ""
     plain = [
         ("another launch", again, f"the script launches again there: this {why}"),
+        ("also started", ", ".join(parsed.beside), "another training: not in this price"),
         ("also launched with", "; ".join(parsed.swept), f"a loop of the script: this {why}"),
         ("tasks", parsed.array, "#SBATCH --array starts it once for each: this is one alone"),
         ("not read", ", ".join(parsed.repeated),

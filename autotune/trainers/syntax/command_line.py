@@ -78,6 +78,7 @@ class Command:
     words: tuple[str, ...] = ()  # after the script, and of no flag
     unknown: list[str] = field(default_factory=list)  # variables that may hold any flags
     others: tuple[int, ...] = ()  # lines on which the script launches again
+    beside: tuple[str, ...] = ()  # other trainings that the script starts, without a size there
     swept: tuple[str, ...] = ()  # variables of a loop, and the values after the first
     repeated: tuple[str, ...] = ()  # flags that the same flag takes back further on
     array: str = ""  # tasks that Slurm is to start it as

@@ -44,7 +44,7 @@ _STARTED_SHELL = re.compile(
     re.MULTILINE,
 )
 MOST = 64  # launches of one command in loops
-STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|trl|litgpt|mpirun)\s"
+STARTS = r"\b(deepspeed|torchrun|accelerate\s+launch|python[\d.]*|uv\s+run|trl|litgpt|mpirun)\s"
 # Words that a line begins with that starts no training, though it may name one.
 _NO_START = re.compile(
     r"\s*(if|elif|while|until|test|echo|printf|read|rm|mkdir|cp|mv|ln|cat|tee|ls|cd|sed|grep|"
@@ -60,6 +60,9 @@ _BY_CONFIG = (
 _BY_NAME = STARTS + r".*\b\w*(train|sft|dpo|kto|orpo|tune|lora)\w*(\.py\b|\s|$)"
 # A trainer's own program, told to train: its defaults may be all that decides the size of a run.
 _BY_PROGRAM = r"(^|\s)(swift\s+(sft|pt|rlhf)|litgpt\s+finetune\w*|trl\s+(sft|dpo|kto|orpo))\s"
+# Of launches without flags those that train: by what starts them on devices, or by their names.
+_TRAINS = r"\b(deepspeed|torchrun|accelerate\s+launch)\s.*\.py\b|" + _BY_NAME
+_SCRIPT = re.compile(r"(?<!\S)(\S+\.py)\b|(?<=\s)-m\s+([A-Za-z_][\w.]*)")
 _STARTED = STARTS + r"|\b(axolotl|llamafactory-cli|tune|swift)\s"
 _FLAGS = re.compile(r"[ \t]*--[a-z]\w*[ \t=]")
 # Lines joined by a backslash, the last of which is flags alone.
@@ -327,7 +330,9 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
     ):  # by a file: other programs name some
         words = {each.line: with_names(text[each.begin : each.end], names) for each in every}
         same = {line for line, typed in words.items() if set(found.program) <= set(typed.split())}
+        same |= {line for line, typed in words.items() if re.search(_BY_NAME, typed, re.DOTALL)}
         others = {line: None for line in others if line in same}
+    found.beside = tuple(_beside(text, every, names))
     found.unknown += [with_names(words, names) for words in _added(text, taken.begin)]
     found.others = tuple(others)
     found.written = written_files(text, names)
@@ -338,6 +343,28 @@ def parse_shell(text: str, name: str, launch: int = 0) -> Command:
         if len(words) > 1 and re.search(rf"\$\{{?{name}\b", text[taken.begin : taken.end])
     )
     return found
+
+
+def _beside(text: str, every: list[Launch], names: dict[str, str]) -> list[str]:
+    """Other trainings that a script starts, which state no size where they stand: no launches."""
+    taken, held = [(each.begin, each.end) for each in every], _held(text)
+    programs = {_script(with_names(text[slice(*span)], names)) for span in taken}
+    found = []
+    for begin, end in _spans(text, _TRAINS, put=True):
+        span = (begin, end)
+        if _inside(span, held) or any(begin < last and first < end for first, last in taken):
+            continue
+        typed = with_names(text[begin:end], names)
+        script = _script(typed)
+        if script and script not in programs and not trains_nothing(typed):
+            found.append(f"{script} on line {text.count(chr(10), 0, begin) + 1}")
+    return found
+
+
+def _script(command: str) -> str:
+    """The script or module that a command starts, or nothing."""
+    match = _SCRIPT.search(command)
+    return next((word for word in match.groups() if word), "") if match else ""
 
 
 def _added(text: str, begin: int) -> list[str]:
