@@ -28,8 +28,8 @@ ATTENTION = "attention"
 # 5.23 (GPT-NeoX's head was embed_out before); of ChatGLM, Qwen and Baichuan their own code.
 EMBEDDING_OF = {
     "bloom": "word_embeddings", "falcon": "word_embeddings", "chatglm": "word_embeddings",
-    "gpt2": "wte", "gpt_bigcode": "wte", "mpt": "wte", "qwen": "wte", "gpt_neox": "embed_in",
-    "nemotron_h": "embeddings",
+    "gpt2": "wte", "gpt_bigcode": "wte", "mpt": "wte", "qwen": "wte", "gptj": "wte",
+    "gpt_neo": "wte", "gpt_neox": "embed_in", "nemotron_h": "embeddings",
 }  # fmt: skip
 HEADS_OF = {"gpt_neox": ("lm_head", "embed_out"), "chatglm": ("output_layer",)}
 EMBEDDINGS = frozenset({"embed_tokens", *EMBEDDING_OF.values()})

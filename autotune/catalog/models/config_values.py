@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Names of one size in configs of different families, the common one first.
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
-HEADS = ("num_attention_heads", "n_head", "n_heads")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 VOCAB = ("padded_vocab_size", "vocab_size")
 POSITIONS = (
@@ -152,7 +152,7 @@ def _intermediate(config: Mapping[str, Any], kind: str, hidden: int, name: str) 
             msg = f"expansion_ratio {ratio!r} of {name} must be a positive whole number"
             raise InputError(msg, "check the config.json")
         return int(ratio) * hidden
-    four_times = kind in {"gpt2", "gpt_bigcode", "bloom", "falcon"}
+    four_times = kind in {"gpt2", "gpt_bigcode", "gptj", "gpt_neo", "bloom", "falcon"}
     if four_times and all(config.get(key) is None for key in INTERMEDIATE):
         return 4 * hidden
     if kind == "bloom":

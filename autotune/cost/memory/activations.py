@@ -272,7 +272,8 @@ def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
         view = fused and mode.attention != "eager"
         kept = float(q + own + (q + 2 * k if view else own))
     if mode.attention == "eager":
-        return Kept(e * kept, heads * _scores_kept(model, mode))
+        wide = family_memory(model.family).fp32_queries and not mode.autocast
+        return Kept(e * kept + wide * (4.0 - e) * (q + k), heads * _scores_kept(model, mode))
     return Kept(e * (kept + q) + 4.0 * heads, e if mode.biased else 0.0)
 
 

@@ -42,6 +42,7 @@ class FamilyMemory:
     post_norm: bool = False  # norms follow the blocks: matrices read the residual stream itself
     concatenated_rope: bool = False  # the fused kernel's output is copied, because views are joined
     softmax: Softmax = "fp32"
+    fp32_queries: bool = False  # eager queries and keys are cast to fp32 before their product
     dropout: bool = False  # published configs train with 0.1 after attention and MLP
     score_dropout: bool = False
     # Bytes of an eager score in a forward whose caller still holds those of the layer before: under
@@ -82,6 +83,8 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "deepseek_v3": FamilyMemory(concatenated_rope=True),
     "gpt2": FamilyMemory(softmax="own", dropout=True, score_dropout=True, native_loss=True),
     "gpt_bigcode": FamilyMemory(dropout=True, score_dropout=True, native_loss=True),
+    "gpt_neo": FamilyMemory(fp32_queries=True),
+    "gptj": FamilyMemory(fp32_queries=True),
     # its experts clamp both factors and multiply by a sigmoid
     "gpt_oss": FamilyMemory(softmax="stated", expert_products=6.0),
     "mpt": FamilyMemory(forward_scores=(14.0, 14.0)),
@@ -108,6 +111,15 @@ def family_memory(family: str) -> FamilyMemory:
 def fused_layernorm(model: Model) -> bool:
     """Whether norms are torch's LayerNorm, which autocast runs in fp32."""
     return model.norm == "layernorm" and not family_memory(model.family).plain_layernorm
+
+
+def stored_masks(model: Model) -> float:
+    """[bytes] of the masks that layers hold as buffers: GPT-Neo's, a byte for each pair of tokens.
+
+    Its windows are such masks: every layer multiplies all pairs, and flash attention has none.
+    Source: transformers 5.23 GPTNeoSelfAttention.
+    """
+    return float(model.num_layers * model.max_position_embeddings**2) * (model.family == "gpt_neo")
 
 
 # Baichuan2 has about twice the words of Baichuan, and another head: its weight is normalised anew

@@ -22,6 +22,7 @@ from autotune.cost.memory.modelling_code import (
     family_memory,
     fused_layernorm,
     is_litgpt,
+    stored_masks,
 )
 from autotune.domain.config import OFFLOADED_STATES
 from autotune.domain.model import XIELU
@@ -340,8 +341,9 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     zero = replace(zero, step=np.where(states, 0.0, zero.step))
     held = trains * _state_bytes(job, columns, trained, trainable, embedding) / state_shards
     second = 0.0 if method.is_lora or not job.work.reference else 1.0  # the reference's own copy
+    masks = stored_masks(job.model)
     return Static(
-        weights=here * whole / sharded + second * weight_bytes(job, size) / sharded,
+        weights=(here * whole + second * weight_bytes(job, size)) / sharded + masks,
         adapters=here * adapters,
         gradients=here * gradients,
         buckets=trains * (np.where(ddp, trained, 0.0) + zero.always),

@@ -222,7 +222,6 @@ def test_names_that_say_nothing_of_storage_are_plain() -> None:
         ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "narrow copy of the stream"),
         ("deepseek-ai/DeepSeek-V3.2-Exp", "sparse attention"),
         ("facebook/opt-350m", "norms after its layers"),
-        ("EleutherAI/gpt-j-6b", "GPT-J"),
         ("ai21labs/AI21-Jamba-Reasoning-3B", "state-space layers between"),
         ("microsoft/Phi-3.5-MoE-instruct", "adds noise while it trains"),
     ],

@@ -61,8 +61,10 @@ def test_the_parameter_count_is_the_published_one(name: str) -> None:
     assert parameter_count(load_models()[name]) == PUBLISHED[name]
 
 
-def test_most_models_have_a_published_count_to_compare_with() -> None:
-    assert len(PUBLISHED) > 0.5 * len(load_models())
+def test_every_count_is_compared_with_a_published_one_or_with_the_class() -> None:
+    remote = {name for name, model in load_models().items() if model.remote_code}
+    assert remote - set(PUBLISHED) == {"XiaomiMiMo/MiMo-7B-Base", "THUDM/glm-4-9b-chat"}
+    assert len(PUBLISHED) > 0.4 * len(load_models())
 
 
 def test_every_entry_is_sourced_and_no_name_is_used_twice() -> None:

@@ -114,6 +114,8 @@ def test_every_native_family_of_the_catalogue_is_compared() -> None:
         ("CohereForAI/c4ai-command-r-v01", {"use_qk_norm": True, "num_hidden_layers": 2}),
         ("EleutherAI/pythia-70m", {"attention_bias": False, "use_parallel_residual": False}),
         ("bigcode/starcoder2-3b", {"use_bias": False}),
+        ("EleutherAI/gpt-j-6b", {"n_inner": 1024, "tie_word_embeddings": True}),
+        ("EleutherAI/gpt-neo-125m", {"intermediate_size": 1024, "tie_word_embeddings": False}),
         ("bigcode/gpt_bigcode-santacoder", {"multi_query": False}),
         ("Qwen/Qwen1.5-MoE-A2.7B", {"mlp_only_layers": [0, 3]}),
         ("Qwen/Qwen1.5-MoE-A2.7B", {"decoder_sparse_step": 2}),

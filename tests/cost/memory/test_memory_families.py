@@ -54,7 +54,8 @@ NO_TRACE = {
     "mimo": "code outside transformers",
     "llama4_text": "layers of two kinds and chunked attention are not described",
 }
-EAGER_ONLY = {"gemma2", "gpt_oss", "bloom", "mpt"}  # transformers 5 has no sdpa for them
+# transformers 5 has no sdpa for them
+EAGER_ONLY = {"gemma2", "gpt_oss", "bloom", "mpt", "gptj", "gpt_neo"}
 FP32_EXPERTS = {  # not on meta
     "mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss", "glm4_moe", "ernie4_5_moe",
     "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "granitemoehybrid",
