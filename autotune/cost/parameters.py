@@ -29,9 +29,12 @@ ATTENTION = "attention"
 EMBEDDING_OF = {
     "bloom": "word_embeddings", "falcon": "word_embeddings", "chatglm": "word_embeddings",
     "gpt2": "wte", "gpt_bigcode": "wte", "mpt": "wte", "qwen": "wte", "gptj": "wte",
-    "gpt_neo": "wte", "gpt_neox": "embed_in", "nemotron_h": "embeddings",
+    "gpt_neo": "wte", "gpt_neox": "embed_in", "nemotron_h": "embeddings", "exaone": "wte",
+    "internlm2": "tok_embeddings",
 }  # fmt: skip
-HEADS_OF = {"gpt_neox": ("lm_head", "embed_out"), "chatglm": ("output_layer",)}
+HEADS_OF = {
+    "gpt_neox": ("lm_head", "embed_out"), "chatglm": ("output_layer",), "internlm2": ("output",),
+}  # fmt: skip
 EMBEDDINGS = frozenset({"embed_tokens", *EMBEDDING_OF.values()})
 HEADS = frozenset({"lm_head", *(name for names in HEADS_OF.values() for name in names)})
 # One module in some model code, three in other: phi-2's own had Wqkv, transformers has q, k and v.

@@ -1,8 +1,8 @@
 """What each decoder family's class is made of: module names, norms, biases, defaults.
 
 Source: modelling code of transformers 5.23 (native families) and of the models' own repositories
-(remote code: qwen, chatglm, baichuan, mimo). Checked against the native classes in
-tests/catalog/models/test_real_classes.py.
+(remote code: qwen, chatglm, baichuan, mimo, exaone, internlm, internlm2). Checked against the
+native classes in tests/catalog/models/test_real_classes.py.
 
 A flag is True, False or the config key that holds it ("key=default", "!" negates it).
 """
@@ -197,6 +197,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "olmo2": Family("Olmo2ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
     "olmo3": Family("Olmo3ForCausalLM", **_ATTENTION_BIAS, qk_norm="full"),
+    "exaone": Family(
+        "ExaoneForCausalLM",
+        attention_out="out_proj",
+        mlp=("c_fc_0", "c_fc_1", "c_proj"),
+        tied=True,
+        remote=True,
+    ),
     "exaone4": Family("Exaone4ForCausalLM", qk_norm="per_head"),
     "arcee": Family("ArceeForCausalLM", **_ATTENTION_BIAS, **_SQUARED),
     "stablelm": Family(
@@ -332,6 +339,25 @@ FAMILIES: dict[str, Family] = {
         out_bias="add_bias_linear=False",
         mlp_bias="add_bias_linear=False",
         remote=True,
+    ),
+    "internlm": Family(
+        "InternLMForCausalLM", qkv_bias="bias=True", out_bias="bias=True", remote=True
+    ),
+    "internlm2": Family(
+        "InternLM2ForCausalLM",
+        qkv=("wqkv",),
+        attention_out="wo",
+        mlp=("w1", "w3", "w2"),
+        qkv_bias="bias=True",
+        out_bias="bias=True",
+        remote=True,
+    ),
+    "internlm3": Family(  # transformers runs it as Llama, whose flags have other names here
+        "LlamaForCausalLM",
+        qkv_bias="qkv_bias=False",
+        out_bias="qkv_bias=False",
+        mlp_bias="bias=False",
+        defaults={"head_dim": 128},
     ),
     "baichuan": Family("BaichuanForCausalLM", qkv=("W_pack",), remote=True),
     "qwen": Family(

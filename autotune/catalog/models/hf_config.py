@@ -237,6 +237,8 @@ def _family(text: Mapping[str, Any], name: str, source: str) -> tuple[str, Famil
         msg = f"the config of {name} has no model_type"
         raise InputError(msg, HOW_TO_DESCRIBE)
     kind = TEXT_FAMILY.get(kind, kind)
+    if kind == "internlm" and text.get("architectures") == ["InternLM2ForCausalLM"]:
+        kind = "internlm2"  # the first of them were published under the older name
     if kind in FAMILIES:
         return kind, FAMILIES[kind], source
     if kind in _ENCODERS or text.get("is_encoder_decoder") is True:

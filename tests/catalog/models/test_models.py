@@ -61,9 +61,47 @@ def test_the_parameter_count_is_the_published_one(name: str) -> None:
     assert parameter_count(load_models()[name]) == PUBLISHED[name]
 
 
+# Classes that come with the model, whose weights people convert to Llama's by renaming them.
+# Source: huggingface.co/Bingsu/exaone-3.0-7.8b-it, bartowski/internlm2-7b-llama ("7.74B params").
+AS_LLAMA = {
+    "LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct": 7.8e9,
+    "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct": 2.4e9,
+    "LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct": 7.8e9,
+    "LGAI-EXAONE/EXAONE-3.5-32B-Instruct": 32e9,
+    "internlm/internlm-chat-7b": 7.3e9,
+    "internlm/internlm-chat-20b": 20e9,
+    "internlm/internlm2-chat-7b": 7.74e9,
+    "internlm/internlm2_5-7b-chat": 7.74e9,
+    "internlm/internlm2_5-20b-chat": 19.86e9,
+}
+
+
+@pytest.mark.parametrize("name", AS_LLAMA)
+def test_a_model_that_converts_to_llama_has_its_parameters(name: str) -> None:
+    model = load_models()[name]
+    converted = read(
+        num_hidden_layers=model.num_layers, hidden_size=model.hidden_size,
+        num_attention_heads=model.num_attention_heads, num_key_value_heads=model.num_kv_heads,
+        head_dim=model.head_dim, intermediate_size=model.intermediate_size,
+        vocab_size=model.vocab_size, tie_word_embeddings=model.tied_head,
+        attention_bias=model.qkv_bias,
+    )  # fmt: skip
+    assert parameter_count(model) == parameter_count(converted)
+    assert parameter_count(model) == pytest.approx(AS_LLAMA[name], rel=0.005)
+    assert model.remote_code
+
+
+def test_the_first_internlm_2_was_published_under_the_older_name() -> None:
+    sizes = {"model_type": "internlm", "rms_norm_eps": ..., "bias": False}
+    model = read(architectures=["InternLM2ForCausalLM"], **sizes)
+    assert (model.family, model.linears[0].name) == ("internlm2", "wqkv")
+    assert read(architectures=["InternLMForCausalLM"], **sizes).family == "internlm"
+
+
 def test_every_count_is_compared_with_a_published_one_or_with_the_class() -> None:
     remote = {name for name, model in load_models().items() if model.remote_code}
-    assert remote - set(PUBLISHED) == {"XiaomiMiMo/MiMo-7B-Base", "THUDM/glm-4-9b-chat"}
+    others = {"XiaomiMiMo/MiMo-7B-Base", "THUDM/glm-4-9b-chat"}
+    assert remote - set(PUBLISHED) - others == set(AS_LLAMA)
     assert len(PUBLISHED) > 0.4 * len(load_models())
 
 

@@ -115,6 +115,7 @@ def test_every_native_family_of_the_catalogue_is_compared() -> None:
         ("EleutherAI/pythia-70m", {"attention_bias": False, "use_parallel_residual": False}),
         ("bigcode/starcoder2-3b", {"use_bias": False}),
         ("EleutherAI/gpt-j-6b", {"n_inner": 1024, "tie_word_embeddings": True}),
+        ("internlm/internlm3-8b-instruct", {"qkv_bias": True, "bias": True}),
         ("EleutherAI/gpt-neo-125m", {"intermediate_size": 1024, "tie_word_embeddings": False}),
         ("bigcode/gpt_bigcode-santacoder", {"multi_query": False}),
         ("Qwen/Qwen1.5-MoE-A2.7B", {"mlp_only_layers": [0, 3]}),

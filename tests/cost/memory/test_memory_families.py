@@ -52,6 +52,9 @@ NO_TRACE = {
     "chatglm": "code outside transformers",
     "qwen": "code outside transformers",
     "mimo": "code outside transformers",
+    "exaone": "code outside transformers",
+    "internlm": "code outside transformers",
+    "internlm2": "code outside transformers",
     "llama4_text": "layers of two kinds and chunked attention are not described",
 }
 # transformers 5 has no sdpa for them
