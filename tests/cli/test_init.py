@@ -56,11 +56,14 @@ def job_in(folder: Path) -> Job:
 SCRIPT = """
 from datasets import load_dataset
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from trl import SFTConfig, SFTTrainer
+four = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-1.5B", quantization_config=four)
 args = SFTConfig("out", per_device_train_batch_size=4, num_train_epochs=2, max_length=512)
 rows = load_dataset("json", data_files="rows.jsonl", split="train")
 adapter = LoraConfig(r=8, lora_alpha=16)
-SFTTrainer("Qwen/Qwen2.5-1.5B", args=args, train_dataset=rows, peft_config=adapter).train()
+SFTTrainer(model, args=args, train_dataset=rows, peft_config=adapter).train()
 """
 
 

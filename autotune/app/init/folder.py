@@ -18,26 +18,32 @@ from autotune.app.dataset.columns import column_for, row_of
 from autotune.app.dataset.files import Reading
 from autotune.app.dataset.folder import is_data, rows_named
 from autotune.app.job.file import CODE, PAGES, SHELL, document_of, read_text
-from autotune.app.job.trainer_file import script_document
+from autotune.app.job.load import load_jobs
 from autotune.catalog.models.models import find_model
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
 from autotune.domain.typed.overrides import Overrides
 from autotune.frozen import dataclass
 from autotune.trainers.registry import TRAINERS, detect
-from autotune.trainers.schema import refuse_misspelt
-from autotune.trainers.scope import aim_of, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from autotune.domain.job import Job
     from autotune.domain.model import Model
     from autotune.domain.objective import Objective
 
 DEEPEST, MOST_ENTRIES, MOST_TRIED = 3, 5_000, 30
 MOST_CONFIG_BYTES = 1_000_000
 MOST_SCRIPTS = 12
-TRAINS = re.compile(r"train|tune|launch|torchrun|deepspeed|sft|dpo", re.IGNORECASE)
+CONFIGS = frozenset({".yml", ".yaml", ".json"})
+TRAINS = re.compile(r"Trainer\(|\.train\(|launch |torchrun|deepspeed|train\S*\.py|(sft|dpo)\b")
+LACKED: dict[str, tuple[str, Any]] = {  # flags that `tune` asks for, and what stands in their place
+    r"--model NAME": ("model", "Qwen/Qwen2.5-0.5B"),
+    r"--set model=NAME": ("model", "Qwen/Qwen2.5-0.5B"),
+    r"--method lora": ("method.kind", "lora"),
+    r"--data \S+": ("data.rows", 1000),
+}
 ANY_DEVICE = "h100-sxm"  # what a script states is the same on all
 _SKIPPED = {
     "node_modules", "__pycache__", "site-packages", "venv", "env", "wandb", "mlruns", "runs",
@@ -103,8 +109,7 @@ def look_into(folder: Path) -> Folder:
         msg = f"the folder {folder} cannot be read: {error.strerror}"
         raise InputError(msg, "name a folder that you may read") from None
     models = list(_models(files))
-    trainers, jobs, refused = _configs(files)
-    trainers = trainers or list(_scripts(files))
+    trainers, refused = _own_files(files)
     data = sorted((path for path in files if is_data(path)), key=_likely_training)
     named = _named_data(trainers[0]) if trainers else None
     first = [named] if named is not None else []
@@ -117,8 +122,8 @@ def look_into(folder: Path) -> Folder:
         adapters[0] if adapters else None,
         rows[0] if rows else None,
         trainers[0] if trainers else None,
-        tuple(jobs),
-        "" if trainers else refused,
+        tuple(_jobs(files)),
+        refused,
         None if rows else unknown,
         {
             "model": tuple(path for path, _ in models[1:]),
@@ -204,25 +209,82 @@ def _rows(files: list[Path], column: str | None) -> tuple[list[Path], tuple[Path
     return found, unknown
 
 
-def _configs(files: list[Path]) -> tuple[list[TrainerFile], list[Path], str]:
-    """Configs of trainers, job files, and why a config is not priced, among YAML and JSON."""
-    trainers, jobs, refused = list[TrainerFile](), list[Path](), ""
-    named = [path for path in files if path.suffix.casefold() in {".yml", ".yaml", ".json"}]
-    for path in [path for path in named if path.name != "config.json"][:MOST_TRIED]:
-        values = _mapping(path)
-        if values is None:
-            continue
-        if values.keys() >= _JOB_KEYS:
-            jobs.append(path)
-            continue
-        try:
-            found = _trainer(path, values)
-        except InputError as error:
-            refused = refused or error.message
-            continue
-        if found is not None:
-            trainers.append(found)
-    return trainers, jobs, refused
+def _own_files(files: list[Path]) -> tuple[list[TrainerFile], str]:
+    """Trainers' configs, else scripts that train; and why the first that trains is not priced."""
+    named = [path for path in files if path.suffix.casefold() in CONFIGS]
+    configs = [path for path in named if path.name != "config.json"][:MOST_TRIED]
+    packages = {path.parent for path in files if path.name == "__init__.py"}  # modules to import
+    kinds = CODE - PAGES
+    scripts = [p for p in files if p.suffix.casefold() in kinds and p.parent not in packages]
+    scripts = sorted(scripts, key=_likely_launch)[:MOST_SCRIPTS]
+    found, refused = list[TrainerFile](), ""
+    for paths, may_train in ((configs, _is_a_trainers), (scripts, _may_train)):
+        for path in [] if found else [path for path in paths if may_train(path)]:
+            try:
+                found.append(_own_file(path))
+            except InputError as error:
+                refused = refused or ("" if _holds_nothing(error.message) else error.message)
+    return found, "" if found else refused
+
+
+def _jobs(files: list[Path]) -> list[Path]:
+    """Job files among the YAML and JSON files."""
+    named = [path for path in files if path.suffix.casefold() in CONFIGS][:MOST_TRIED]
+    return [path for path in named if (_mapping(path) or {}).keys() >= _JOB_KEYS]
+
+
+def _is_a_trainers(path: Path) -> bool:
+    """Whether a mapping is a trainer's: no job file, and no launcher's config."""
+    values = _mapping(path)
+    try:
+        return values is not None and detect(values, path.name) is not None
+    except InputError:
+        return False
+
+
+def _may_train(path: Path) -> bool:
+    """Whether a script calls a trainer or starts one."""
+    try:
+        return bool(TRAINS.search(read_text(path)))
+    except InputError:
+        return False
+
+
+def _holds_nothing(message: str) -> bool:
+    """Whether a script is refused because it is not one that trains."""
+    return " holds no " in message or " holds 0 " in message
+
+
+def _own_file(path: Path) -> TrainerFile:
+    """What a trainer's file states, as `tune` reads it. Raises InputError as that does.
+
+    What it asks for is stated in its place, and is no part of what is found.
+    """
+    needs: dict[str, str] = {}
+    try:
+        job = _with(path, needs)
+    except InputError as error:
+        found = {flag: re.search(flag, error.hint or "") for flag in LACKED}
+        needs = {flag: said.group() for flag, said in found.items() if said}
+        if not needs or "does not say" not in error.message:
+            raise
+        job = _with(path, needs)
+    own = job.origin
+    if own is None:
+        msg = f"{path} is a job file"
+        raise InputError(msg)
+    given = {LACKED[flag][0].partition(".")[0] for flag in needs}
+    values = {key: value for key, value in job.stated_file.items() if key not in given - {"data"}}
+    words = "".join(f" {said}" for said in needs.values())
+    title = TRAINERS[own.trainer].title
+    return TrainerFile(path, title, values, job.global_batch_size, job.objective, words)
+
+
+def _with(path: Path, needs: Iterable[str]) -> Job:
+    stated = dict(LACKED[flag] for flag in needs if not flag.startswith("--set"))
+    model = dict(LACKED[flag] for flag in needs if flag.startswith("--set"))
+    asked = Overrides(gpus=(ANY_DEVICE,), stated=stated, set_values=model)
+    return load_jobs(Path(near(path)), asked)[0].job
 
 
 def _mapping(path: Path) -> dict[str, Any] | None:
@@ -232,43 +294,6 @@ def _mapping(path: Path) -> dict[str, Any] | None:
         text = path.read_text(encoding="utf-8-sig")
         return document_of(text, path.name, json=path.suffix.casefold() == ".json").values
     except (OSError, ValueError, InputError):
-        return None
-
-
-def _trainer(path: Path, values: dict[str, Any]) -> TrainerFile | None:
-    """What a trainer's mapping states. Raises InputError for what is not priced."""
-    dialect = detect(values, path.name)
-    if dialect is None:
-        return None
-    aim = settled(aim_of(dialect.name, values), path.name, values=values)
-    made = dialect.read(values, path.name)
-    refuse_misspelt(made, path.name)
-    batch = made.batch_on(made.devices or 1)
-    return TrainerFile(path, dialect.title, made.values, batch, aim.objective, " --data FILE")
-
-
-def _scripts(files: list[Path]) -> Iterator[TrainerFile]:
-    """Scripts, notebooks and launches that state a job, by what `tune` reads in them."""
-    packages = {path.parent for path in files if path.name == "__init__.py"}  # modules to import
-    kinds = CODE - PAGES
-    likely = [p for p in files if p.suffix.casefold() in kinds and p.parent not in packages]
-    for path in sorted(likely, key=_likely_launch)[:MOST_SCRIPTS]:
-        found = _script(path, " --data FILE")
-        if found is not None:
-            yield _script(path) or found
-
-
-def _script(path: Path, needs: str = "") -> TrainerFile | None:
-    asked = Overrides(gpus=(ANY_DEVICE,), stated={"data.rows": 1} if needs else {})
-    try:
-        text = read_text(path)
-        if not TRAINS.search(text):
-            return None
-        values = script_document(path, text, asked)[0].values
-        batch, own = values["train"]["global_batch_size"], values["origin"]
-        title = TRAINERS[own["trainer"]].title
-        return TrainerFile(path, title, values, batch, own["objective"], needs)
-    except (OSError, InputError):
         return None
 
 

@@ -26,6 +26,7 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import BYTES
 from autotune.domain.objective import PAIRED
 from autotune.domain.paths import near, whole
+from autotune.domain.typed.job import MethodSection
 from autotune.domain.typed.overrides import Overrides
 from autotune.domain.units import format_count
 from autotune.frozen import dataclass
@@ -44,10 +45,7 @@ RENTED = ("l4", "l40s", "a100-80gb", "h100-sxm")  # where no GPU is at hand
 BILLIONS = 1e8  # [parameters] from here on they are said in billions
 _PLAIN = re.compile(r"[A-Za-z0-9_./][\w./ +-]*[\w./+-]|[A-Za-z_./]")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n", "~"}
-_TRAIN_KEYS, _METHOD_KEYS = (
-    ("epochs", "steps"),
-    ("kind", "rank", "alpha", "dropout", "targets", "base", "variant", "modules_to_save"),
-)
+_TRAIN_KEYS, _METHOD_KEYS = ("epochs", "steps"), tuple(MethodSection.model_fields)
 _COMMENT = 32  # column of the reasons, where the value leaves room
 
 
