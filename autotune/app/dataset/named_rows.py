@@ -104,7 +104,7 @@ def load_rows(
 
 
 # A script's slice of its data: load_dataset(..., split="train[:500]"), dataset.select(range(500)).
-_SLICE = re.compile(r"[\"']train\[:(\d{1,9})\][\"']|\.select\(\s*range\(\s*(\d{1,9})\s*\)")
+_SLICE = re.compile(r"[\"']train\[:(\d{1,9})\][\"']|\.select\(\s*range\(\s*(\d[\d_]{0,9})\s*\)")
 
 
 def rows_flag(text: str, find: Callable[[str], Path | None]) -> str:
@@ -112,7 +112,7 @@ def rows_flag(text: str, find: Callable[[str], Path | None]) -> str:
 
     text: of a trainer's file or command. Empty where it says neither.
     """
-    slices = {first or other for first, other in _SLICE.findall(text)}
+    slices = {int(first or other) for first, other in _SLICE.findall(text)}
     if len(slices) == 1:
         return f"--rows {slices.pop()}"
     found = rows_named(text, find)

@@ -6,6 +6,7 @@ They are named by flag or by the file, lie beside it, or where repositories keep
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from autotune.trainers.syntax.python_settings import Several
 from autotune.trainers.unread import decides
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from autotune.domain.typed.overrides import Overrides
     from autotune.trainers.parsed import Parsed
@@ -224,6 +225,30 @@ def modules_of(text: str, path: Path) -> dict[str, str]:
             continue
         found[near] = own
     return {near.name: own for near, own in found.items()}
+
+
+_SIBLINGS = 40  # scripts of a folder that are looked at
+
+
+@contextmanager
+def naming_maker(path: Path) -> Iterator[None]:
+    """A script that makes no arguments is refused with the one in its folder that does."""
+    from autotune.trainers.syntax.python_arguments import ARGUMENTS, NO_MAKER
+
+    try:
+        yield
+    except InputError as error:
+        makes = re.compile(rf"\b({'|'.join(sorted(ARGUMENTS))})\(")
+        near = sorted(each for each in path.parent.glob("*.py") if each.name != path.name)
+        found = list[str]()
+        for each in near[:_SIBLINGS] if error.hint == NO_MAKER else ():
+            with suppress(InputError):
+                found += [str(each)] if makes.search(read_text(each)) else []
+        if len(found) != 1:
+            raise
+        raise InputError(
+            error.message, f"{found[0]} makes the trainer's arguments: give that"
+        ) from None
 
 
 _SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+([^\n#]*?[\w-]+\.(?:sh|bash|env))", re.MULTILINE)

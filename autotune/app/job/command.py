@@ -16,6 +16,7 @@ from autotune.app.job.beside import (
     flags_beside,
     hosts_beside,
     modules_of,
+    naming_maker,
     near_file,
     read_beside,
     settings_beside,
@@ -326,7 +327,8 @@ def python_document(
     loaded, settings, overrides = settings_beside(named, path, overrides)
     read = loaded.path if loaded else ", ".join(settings or ())
     settings, over = told_over(settings, started.values.values() if started else ())
-    script = parse_script(text, name, settings, beside=list(modules_of(text, path).values()))
+    with naming_maker(path):
+        script = parse_script(text, name, settings, beside=list(modules_of(text, path).values()))
     if not aim.said:
         named_so = {"model_name_or_path": named_model(tree_of(text, name))}
         aim = aim_of(script.trainer, {**named_so, **script.values})

@@ -287,6 +287,11 @@ def _lacking_too(script: Script, lost: list[str], overrides: Overrides) -> list[
     return []
 
 
+def _with_own(example: str, own: Mapping[str, object]) -> str:
+    """An example of `--set` with the script's own default in it, where it has one."""
+    return f"{example.partition('=')[0]}={own[example]}" if example in own else example
+
+
 def refuse_computed(
     script: Script, name: str, overrides: Overrides, *, loads: bool, started: bool = False
 ) -> None:
@@ -305,13 +310,16 @@ def refuse_computed(
     needed = (*lost, *_OF_ANYTHING) if _ANYTHING in lost else tuple(lost)
     said = {**overrides.stated, **overrides.set_values}
     asked = _missing(tuple(key for key in needed if key != _ANYTHING), said)
-    sets = [f"--set {each}" for each in asked]
+    own = {_NEEDED[k].example: value for k, value in script.fallbacks.items() if k in _NEEDED}
+    sets = [f"--set {_with_own(each, own)}" for each in asked]
     lacks = [] if started else _lacking_too(script, lost, overrides)
     rest = "or write a number there"
     rest += "" if started else ", or give the launch command with --from-args"
     if lost == ["lora_r"]:
         rest = "or --method full, where it puts none on"
-    hint = f"state it, such as {' '.join([*lacks, *sets])}; {rest}"
+    such = "such as"
+    such += " (its own defaults)" if asked and set(asked) <= set(own) else ""
+    hint = f"state it, {such} {' '.join([*lacks, *sets])}; {rest}"
     if loads and not overrides.beside:
         hint = f"--beside FILE names the settings that it loads; or {hint.partition(';')[0]}"
     raise InputError(msg, hint)

@@ -158,8 +158,7 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     if whole:
         made.lost = set(script.computed)
         answer(script, overrides)
-    if whole and not _states_size(parsed):
-        made.alone = (script, str(found))
+    made.alone = (script, str(found)) if whole and not _states_size(parsed) else None
     far = (DECIDES | FAR) - {"**"}
     lost = [key for key in dict.fromkeys(script.computed) if key in far - script.by_device]
     made.trainer = script.trainer if whole else ""
@@ -169,7 +168,8 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
     if not made.trainer:  # its arguments are made of flags: its own defaults of them count
         more = () if by_flags else _OF_LOOPS
         made.values = {**option_defaults(text, str(found), more), **made.values}
-        if made.values.get("use_peft") is False and any(map(_ADAPTERS.search, own.values())):
+        away = "get_peft_config" not in calls and any(map(_ADAPTERS.search, own.values()))
+        if away and made.values.get("use_peft") is False:
             del made.values["use_peft"]  # its adapters may be another file's
     if len([flag for flag in parsed.values if _MODEL.search(flag)]) > 1:
         made.values.pop("model_name_or_path", None)  # of several models it trains one
@@ -189,7 +189,7 @@ def started(parsed: Command, path: Path | None, overrides: Overrides) -> Started
 
 def _refuse_off(found: Path, text: str, flags: dict[str, Any], modules: dict[str, str]) -> None:
     """Raise InputError for a script of several tasks that the flags do not ask to train."""
-    from autotune.trainers.syntax.python_arguments import switched_off
+    from autotune.trainers.syntax.python_loop import switched_off
 
     if off := switched_off(text, str(found), flags, list(modules.values())):
         msg = f"{found.name} trains only where {off}, which the command does not say"

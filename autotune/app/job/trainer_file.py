@@ -28,10 +28,10 @@ from autotune.domain.errors import InputError
 from autotune.domain.job import Beside, Origin
 from autotune.domain.typed.values import shown
 from autotune.trainers.launch.other_programs import refuse_foundry
+from autotune.trainers.launch.task import script_in
 from autotune.trainers.registry import TRAINERS, detect, has_settings
 from autotune.trainers.schema import refuse_misspelt, say_defaults
 from autotune.trainers.scope import aim_of, settled, take_aim
-from autotune.trainers.syntax.task import script_in
 
 if TYPE_CHECKING:
     from autotune.domain.typed.overrides import Overrides

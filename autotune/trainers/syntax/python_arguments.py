@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.domain.errors import InputError
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
-from autotune.trainers.syntax.python_loop import is_training, own_loop, without_arguments
+from autotune.trainers.syntax.python_loop import (
+    bound_last,
+    own_loop,
+    without_arguments,
+)
 from autotune.trainers.syntax.python_settings import THEIRS, assigned, tree_of
 from autotune.trainers.syntax.python_values import Values
 
@@ -30,6 +34,7 @@ ARGUMENTS = {
 }  # fmt: skip
 _BY_CLOUD = {"HuggingFace", "ModelTrainer", "PyTorch"}  # SageMaker's, which start another script
 _MODEL_NAME = re.compile(r"(base_)?model(_?(id|name|path)\w*)?", re.IGNORECASE)
+NO_MAKER = "name the file that makes the trainer's arguments"
 _STATED = "--model NAME --method lora --rows N --max-length N --global-batch N --gpu NAME"
 
 
@@ -121,8 +126,9 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
     used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
     if used & BY_FLAGS:
         msg = f"{name} takes its arguments as flags ({min(used & BY_FLAGS)})"
-        command = "python SCRIPT --model_name_or_path NAME --per_device_train_batch_size 4"
-        return InputError(msg, f'give the script that starts it, or: --from-args "{command} ..."')
+        command = f"python {name} --model_name_or_path NAME --per_device_train_batch_size 4 ..."
+        command = f"python {name} --config FILE.yaml" if "TrlParser" in used else command
+        return InputError(msg, f'give the script that starts it, or: --from-args "{command}"')
     if used & _BY_CLOUD and {"hyperparameters", "entry_point", "SourceCode"} & keywords(tree):
         msg = f"{name} starts another script on SageMaker"
         return InputError(msg, "name that script (its entry_point), or the file it reads")
@@ -137,7 +143,7 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         msg = f"{name} makes {min(own)} a class of its own, and states no trainer's arguments"
         return InputError(msg, f"leave the file out, and state the run: {_STATED}")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
-    hint = "name the file that makes the trainer's arguments"
+    hint = NO_MAKER
     if bare := without_arguments(tree):
         msg = f"{name} makes its {bare} without arguments, so TRL's defaults train"
         add = f'args={bare.replace("Trainer", "Config")}(output_dir="out")'
@@ -169,36 +175,6 @@ def called(
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
     return found if flags is None else found - _of_later(nodes)
-
-
-def switched_off(text: str, name: str, flags: Mapping[str, Any], beside: Iterable[str] = ()) -> str:
-    """The condition that keeps a script from training with a command's flags; empty: none does.
-
-    Looked at is where the function that trains is called, as scripts of several tasks call it.
-
-    Args:
-        text: the script.
-        name: what errors call it.
-        flags: of the command.
-        beside: the texts of its own modules, which may describe its options.
-    """
-    tree = tree_of(text, name)
-    others = [node for each in beside for node in ast.walk(tree_of(each, name))]
-    stated = Values(tree, flags={**flags}, beside=others)
-    runs = set(stated.reached(tree))
-    within = {
-        function.name for function in ast.walk(tree) if isinstance(function, ast.FunctionDef)
-        if any(isinstance(node, ast.Call) and is_training(node) for node in ast.walk(function))
-    }  # fmt: skip
-    starts = [
-        node for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in within
-    ]  # fmt: skip
-    if not starts or any(node in runs for node in starts):
-        return ""
-    asks = [node for node in runs if isinstance(node, ast.If) and starts[0] in ast.walk(node)]
-    near = min(asks, key=lambda node: sum(1 for _ in ast.walk(node)), default=None)
-    return ast.unparse(near.test)[:60] if near is not None else ""
 
 
 _STAGE = re.compile(r"(SFT|DPO|KTO|ORPO|CPO|GRPO|PPO|RLOO|Reward|GKD|Unsloth)Trainer|Trainer")
@@ -331,11 +307,13 @@ def named_by(call: Call, stated: Values) -> str:
     return next((each for known, each in worths if known and isinstance(each, str)), "")
 
 
-def first_training(calls: list[Call], stated: Values) -> tuple[list[Call], tuple[int, ...]]:
+def first_training(
+    calls: list[Call], stated: Values, tree: ast.Module
+) -> tuple[list[Call], tuple[int, ...]]:
     """The calls of the first training, and the lines on which another one begins.
 
-    The model is the one that adapters are put on, else the first: scripts load what they have
-    trained again at their end. One that the trainer loads by its name stands before those.
+    The model is the one that adapters are put on, else the last that the trainer's name is bound
+    to, else the first: scripts load what they have trained again. One that it names goes before.
     """
     trainer = next((call for call in calls if call.name in TRAINERS), None)
     if trainer is not None and named_by(trainer, stated):
@@ -343,7 +321,9 @@ def first_training(calls: list[Call], stated: Values) -> tuple[list[Call], tuple
     adapted = next((i for i, call in enumerate(calls) if call.name == "get_peft_model"), len(calls))
     every = [i for i, call in enumerate(calls) if call.name == "from_pretrained"]
     loads = [i for i in every if not _loads_adapters(calls[i])] or every
-    before = [i for i in loads if i < adapted] if adapted < len(calls) else loads[:1]
+    last = bound_last(tree, trainer.node, [calls[i].node for i in loads]) if trainer else None
+    first = [i for i in loads if calls[i].node is last] or loads[:1]
+    before = [i for i in loads if i < adapted] if adapted < len(calls) else first
     wanted = {before[-1] if before else loads[0]} if loads else set()
     plain = any(not _quantises(calls[index]) for index in wanted)
     kept, again, stages = list[Call](), list[int](), list[int]()

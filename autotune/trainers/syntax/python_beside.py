@@ -302,32 +302,6 @@ def keywords(tree: ast.Module) -> set[str]:
     return {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
 
 
-def trains_in_full(tree: ast.Module, settings: Collection[str], *, named: bool) -> bool:
-    """Whether it hands a model to a trainer, and no name in it or its settings is of adapters.
-
-    named: whether the trainer is told the model by its name.
-    """
-    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
-    names |= keywords(tree)
-    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    names |= {str(key) for key in settings}
-    trains = "train" in names and any(name.endswith("Trainer") for name in names)
-    trains = trains and (named or _loads_model(tree))
-    return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
-
-
-def _loads_model(tree: ast.Module) -> bool:
-    """Whether the file itself makes a model; what another of its files makes may have adapters."""
-    for node in ast.walk(tree):
-        function = node.func if isinstance(node, ast.Call) else None
-        if getattr(function, "attr", "") in {"from_pretrained", "from_config"}:
-            owner = getattr(function, "value", None)
-            name = str(getattr(owner, "attr", getattr(owner, "id", "")))
-            if re.search("Model|LM", name):
-                return True
-    return False
-
-
 def told_elsewhere(model: ast.Call | None, nodes: Iterable[ast.AST], stated: Values) -> bool:
     """Whether a model is told how it is held by what this file does not show.
 

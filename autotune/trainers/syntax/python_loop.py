@@ -1,5 +1,7 @@
 """A training loop of a script's own, what its loss makes of the logits; a training begun again.
 
+Also whether it trains all weights, as nothing in it speaks of adapters or TRL puts none on.
+
 Nothing is executed: calls and attributes are looked at as they stand.
 """
 
@@ -7,16 +9,21 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from autotune.trainers.syntax.python_settings import tree_of
+from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from autotune.trainers.syntax.python_values import Values
+    from collections.abc import Collection, Iterable, Mapping
 
 _TRAINERS = {"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer"}
 _OF_TRANSFORMERS = {"Trainer", "Seq2SeqTrainer"}
 _LIGHTNING = {"LightningModule", "LightningDataModule"}
+# TRL's own way: its function makes the adapter of its arguments, whose use_peft is off unless said.
+# Source: trl 1.16 trainer/model_config.py (use_peft), trainer/utils.py get_peft_config.
+_BY_TRL = {"ModelConfig", "get_peft_config"}
+_OF_TRL = {"get_peft_config", "peft_config", "use_peft"}
 _LOSSES = {"cross_entropy", "CrossEntropyLoss", "log_softmax"}
 _WIDENS = {"float", "double"}
 _NARROW = {"bfloat16", "float16", "half"}
@@ -141,6 +148,72 @@ def repeats(tree: ast.Module) -> int:
     return 0
 
 
+def loops_beside(tree: ast.Module) -> str:
+    """The lines on which a script steps back by itself, outside every class: beside a trainer."""
+    inside = {
+        n for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for n in ast.walk(each)
+    }
+    lines = {
+        node.lineno for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and node not in inside
+        and getattr(node.func, "attr", "") == "backward"
+    }  # fmt: skip
+    return ", ".join(map(str, sorted(lines)))
+
+
+def bound_last(tree: ast.Module, trainer: ast.Call, loads: list[ast.Call]) -> ast.Call | None:
+    """Of several loads that are bound to the name that a trainer is handed, the last before it.
+
+    Only where they stand one after the other in one block: a branch may not be taken. None: one.
+    """
+    told = [*(key.value for key in trainer.keywords if key.arg == "model"), *trainer.args[:1]]
+    name = next((each.id for each in told if isinstance(each, ast.Name)), "")
+    for block in ast.walk(tree):
+        if isinstance(block, ast.Module | ast.FunctionDef):
+            found = [
+                node.value for node in block.body
+                if isinstance(node, ast.Assign) and node.value in loads
+                and node.lineno < trainer.lineno and name in _bound_by(node)
+            ]  # fmt: skip
+            if len(found) > 1:
+                return next(each for each in loads if each is found[-1])
+    return None
+
+
+def _bound_by(node: ast.Assign) -> set[str]:
+    return {getattr(each, "id", "") for target in node.targets for each in ast.walk(target)}
+
+
+def switched_off(text: str, name: str, flags: Mapping[str, Any], beside: Iterable[str] = ()) -> str:
+    """The condition that keeps a script from training with a command's flags; empty: none does.
+
+    Looked at is where the function that trains is called, as scripts of several tasks call it.
+
+    Args:
+        text: the script.
+        name: what errors call it.
+        flags: of the command.
+        beside: the texts of its own modules, which may describe its options.
+    """
+    tree = tree_of(text, name)
+    others = [node for each in beside for node in ast.walk(tree_of(each, name))]
+    stated = Values(tree, flags={**flags}, beside=others)
+    runs = set(stated.reached(tree))
+    within = {
+        function.name for function in ast.walk(tree) if isinstance(function, ast.FunctionDef)
+        if any(isinstance(node, ast.Call) and is_training(node) for node in ast.walk(function))
+    }  # fmt: skip
+    starts = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in within
+    ]  # fmt: skip
+    if not starts or any(node in runs for node in starts):
+        return ""
+    asks = [node for node in runs if isinstance(node, ast.If) and starts[0] in ast.walk(node)]
+    near = min(asks, key=lambda node: sum(1 for _ in ast.walk(node)), default=None)
+    return ast.unparse(near.test)[:60] if near is not None else ""
+
+
 def is_training(node: ast.Call) -> bool:
     """Whether it is `trainer.train()`."""
     function = node.func
@@ -193,3 +266,57 @@ def _branch(node: ast.AST, around: dict[ast.AST, ast.AST]) -> tuple[ast.AST | No
 def _of_self(node: ast.Call) -> str:
     owned = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "self"
     return str(getattr(node.func, "attr", "")) if owned else ""
+
+
+def trains_in_full(tree: ast.Module, settings: Collection[str], *, named: bool) -> bool:
+    """Whether it hands a model to a trainer, and no name in it or its settings is of adapters.
+
+    What TRL's arguments make of adapters is the flags' to say, and off where none does.
+    named: whether the trainer is told the model by its name.
+    """
+    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+    names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names |= {str(key) for key in settings}
+    by_trl = _imports(tree, "trl") >= _BY_TRL
+    names -= _OF_TRL if by_trl else set()
+    trains = "train" in names and any(name.endswith("Trainer") for name in names)
+    trains = trains and (named or by_trl or (_loads_model(tree) and not _is_handed(tree)))
+    return trains and not any(re.search("lora|peft|adapter", name.casefold()) for name in names)
+
+
+def _imports(tree: ast.Module, package: str) -> set[str]:
+    """Names that a file imports from a package, under those names."""
+    return {
+        each.name for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == package
+        for each in node.names if each.asname in {None, each.name}
+    }  # fmt: skip
+
+
+def _is_handed(tree: ast.Module) -> bool:
+    """Whether a trainer's model is an argument of the function that makes it, which others call."""
+    called = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or function.name in called:
+            continue
+        taken = {arg.arg for arg in function.args.args}
+        for node in ast.walk(function):
+            name = str(getattr(getattr(node, "func", None), "id", ""))
+            if isinstance(node, ast.Call) and name.endswith("Trainer"):
+                told = [*node.args[:1], *(key.value for key in node.keywords if key.arg == "model")]
+                if any(getattr(each, "id", "") in taken for each in told):
+                    return True
+    return False
+
+
+def _loads_model(tree: ast.Module) -> bool:
+    """Whether the file itself makes a model; what another of its files makes may have adapters."""
+    for node in ast.walk(tree):
+        function = node.func if isinstance(node, ast.Call) else None
+        if getattr(function, "attr", "") in {"from_pretrained", "from_config"}:
+            owner = getattr(function, "value", None)
+            name = str(getattr(owner, "attr", getattr(owner, "id", "")))
+            if re.search("Model|LM", name):
+                return True
+    return False

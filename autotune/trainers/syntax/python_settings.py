@@ -233,6 +233,35 @@ def assigned(node: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
     return None, None
 
 
+def imported_tree(text: str, name: str) -> ast.Module:
+    """A module of a script's own, without what runs only where it is started itself.
+
+    Raises InputError as `tree_of` does.
+    """
+    tree = tree_of(text, name)
+    tree.body = [node for node in tree.body if not _starts_itself(node)]
+    return tree
+
+
+def own_default(node: ast.expr) -> ast.expr:
+    """What a script takes where its settings say nothing; the expression itself where none stands.
+
+    `config.get("epochs", 3)`, `getattr(args, "epochs", 3)`, `config["epochs"] or 3`.
+    """
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+        return node.values[-1]
+    call = node if isinstance(node, ast.Call) else None
+    if call and getattr(call.func, "id", "") in {"int", "float"} and len(call.args) == 1:
+        return own_default(call.args[0])
+    name = str(getattr(call.func, "attr", getattr(call.func, "id", ""))) if call else ""
+    place = {"get": 1, "getattr": 2}.get(name, 0)
+    return call.args[place] if call and place and len(call.args) == place + 1 else node
+
+
+def _starts_itself(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and not node.orelse
+
+
 def tree_of(text: str, name: str) -> ast.Module:
     """A script, parsed and never executed. Raises InputError where it is no Python.
 

@@ -38,11 +38,16 @@ from autotune.trainers.syntax.python_beside import (
     recomputes,
     set_later,
     told_elsewhere,
-    trains_in_full,
     widens,
 )
+from autotune.trainers.syntax.python_loop import trains_in_full
 from autotune.trainers.syntax.python_options import in_few_bits
-from autotune.trainers.syntax.python_settings import only_filled, tree_of
+from autotune.trainers.syntax.python_settings import (
+    imported_tree,
+    only_filled,
+    own_default,
+    tree_of,
+)
 from autotune.trainers.syntax.python_unseen import (
     Seen,
     dropped,
@@ -90,6 +95,7 @@ class Script:
     trainer: str  # hf, trl or unsloth
     values: dict[str, Any] = field(default_factory=dict)
     computed: list[str] = field(default_factory=list)
+    fallbacks: dict[str, Any] = field(default_factory=dict)  # of what is computed: its own default
     defaulted: dict[str, str] = field(default_factory=dict)  # what it leaves, and to whom
     by_default: list[str] = field(default_factory=list)  # worth what the script has as a default
     keywords: dict[str, ast.keyword] = field(default_factory=dict)
@@ -123,7 +129,7 @@ def parse_script(
         beside: the texts of its own modules.
     """
     tree = tree_of(text, name)
-    modules = [tree_of(each, name) for each in beside]
+    modules = [imported_tree(each, name) for each in beside]
     stated = Values(tree, settings, flags, [n for each in modules for n in ast.walk(each)])
     theirs = made_beside(tree, modules, stated)
     nodes = [*theirs, *stated.reached(tree)]
@@ -131,7 +137,7 @@ def parse_script(
     calls, several = calls_of(tree, nodes)
     either = holds_either({c.node for c in calls} - set(stated.reached(tree, surely=True)))
     splits = [call.node for call in calls if call.name == "train_test_split"]
-    calls, again = first_training(calls, stated)
+    calls, again = first_training(calls, stated, tree)
     arguments = [call for call in calls if call.name in ARGUMENTS]
     trains = "train" in {getattr(node, "attr", "") for node in ast.walk(tree)}
     sized = bool(arguments) and (trains or any(is_sized(call) for call in arguments))
@@ -377,5 +383,7 @@ def _put(made: Script, key: str, node: ast.expr, stated: Values) -> bool:
         made.by_default += [key] if stated.defaults else []
     else:
         made.computed.append(key)
+        known, own = stated.literal(own_default(node))
+        made.fallbacks |= {key: own} if known and isinstance(own, int | float) else {}
         made.by_device |= {key} if stated.asks_device(node) else set()
     return literal

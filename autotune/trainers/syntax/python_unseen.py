@@ -15,7 +15,7 @@ from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.syntax.python_arguments import others_classes
 from autotune.trainers.syntax.python_beside import replaces, trains_more
-from autotune.trainers.syntax.python_loop import repeats
+from autotune.trainers.syntax.python_loop import loops_beside, repeats
 from autotune.trainers.syntax.python_settings import assigned
 from autotune.trainers.unread import decides, kind_of, words_of
 
@@ -113,9 +113,7 @@ def unseen(
     if devices := several_devices(nodes, stated):
         why = "the script's own word: priced on the machine you name; NAME:COUNT names several"
         found.append(Uncounted("devices", str(devices), why, *_SPLIT_SD))
-    if of.once and (line := repeats(tree)):
-        why = "several times there: the price is of one training alone"
-        found.append(Uncounted("trains", f"on line {line}", why, 0.0, 0.0))
+    found += _other_trainings(tree, once=of.once)
     if given := _reference(nodes, stated, full=of.full):
         why = "given beside what is trained: its weights are held as well, and are not counted"
         found.append(Uncounted("ref_model", given, why, *_REFERENCE_SD))
@@ -170,6 +168,18 @@ def needs_logits(unread: Iterable[tuple[str, ast.keyword]]) -> bool:
     made = (ast.Name, ast.Attribute, ast.Lambda, ast.Call)
     given = {k.arg for name, k in unread if name in _KEEPS_LOGITS and isinstance(k.value, made)}
     return "compute_metrics" in given and "preprocess_logits_for_metrics" not in given
+
+
+def _other_trainings(tree: ast.Module, *, once: bool) -> list[Uncounted]:
+    """A training that it begins several times, and loops of its own."""
+    found = []
+    if once and (line := repeats(tree)):
+        why = "several times there: the price is of one training alone"
+        found.append(Uncounted("trains", f"on line {line}", why, 0.0, 0.0))
+    if lines := loops_beside(tree):
+        why = "a loop of the script's own trains there (backward()): not in this price"
+        found.append(Uncounted("another training", f"on line {lines}", why, 0.0, 0.0))
+    return found
 
 
 def own_steps(tree: ast.Module, modules: Iterable[ast.Module] = ()) -> list[Uncounted]:

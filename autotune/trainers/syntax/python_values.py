@@ -1,9 +1,6 @@
 """What an expression of a Python file is worth, where the file itself says it: never executed.
 
-Read are literals, names bound once, entries of mappings that stand there, and what a script takes
-where nobody says otherwise: defaults of argparse, of classes of settings, of functions and of
-os.environ. What a script loads from a file of settings is what that file says, where it is at hand.
-Whole sums are counted, and of a choice whose condition is known the branch that runs.
+Read are literals, names bound once, entries, sums, what a file of settings at hand says, defaults.
 """
 
 from __future__ import annotations
@@ -43,6 +40,7 @@ from autotune.trainers.syntax.python_settings import (
     unique_at,
     words_of,
 )
+from autotune.trainers.syntax.python_text import UnknownError, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,10 +68,6 @@ _PARSED = {"args", "opt", "opts", "flags", "FLAGS", "cli_args", "ns", "namespace
 # Objects that have attributes of their own, whatever a script calls its options.
 _NO_OPTIONS = {"torch", "model", "tokenizer", "tok", "os", "np", "dataset"}
 _NO_SETTINGS = {*_NO_OPTIONS, "trainer"}
-
-
-class UnknownError(ValueError):
-    """The file does not say what it is."""
 
 
 class Values:
@@ -185,7 +179,8 @@ class Values:
 
     def entries(self, node: ast.expr) -> list[tuple[str, ast.expr, ast.keyword]] | None:
         """The keys of a dict literal or of `dict(a=1)`, and where each stands; None for others."""
-        return entries_of(node, self._constants)
+        held = self._apart[1].get(getattr(node, "attr", ""), node)  # of a class of settings
+        return entries_of(held, self._constants)
 
     def reached(self, node: ast.AST, *, surely: bool = False) -> Iterator[ast.AST]:
         """Every node inside that may run: of a branch whose condition is known, the taken one.
@@ -224,11 +219,17 @@ class Values:
             return self._several(node, deeper)
         if isinstance(node, ast.Subscript):
             return self._elsewhere(node, lambda: self._entry(node.value, node.slice, deeper))
-        if isinstance(node, ast.Call):
-            return self._called(node, deeper)
         if isinstance(node, ast.IfExp):
             return self._worth(node.body if self._worth(node.test, deeper) else node.orelse, deeper)
-        return self._counted(node, deeper)
+        return self._composed(node, deeper)
+
+    def _composed(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401
+        try:
+            if isinstance(node, ast.Call):
+                return self._called(node, depth)
+            return self._counted(node, depth)
+        except (UnknownError, TypeError):
+            return text_of(node, lambda each: self._worth(each, depth))
 
     def _key(self, node: ast.expr, depth: int) -> Any:  # noqa: ANN401
         """What an entry is called; not of one that the script sets itself."""
@@ -350,8 +351,7 @@ class Values:
             return _WRITTEN[node.func.attr](self._worth(node.func.value, depth))
         name = str(getattr(node.func, "id", ""))
         if name == "dict":
-            entries = self.entries(node)
-            if entries is None:
+            if (entries := self.entries(node)) is None:
                 raise UnknownError
             return {key: self._worth(value, depth) for key, value, _ in entries}
         values = [self._worth(each, depth) for each in node.args]
