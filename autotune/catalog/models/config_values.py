@@ -13,7 +13,7 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.catalog.models.families import Family, Flag
+    from autotune.catalog.models.family import Family, Flag
 
 # Names of one size in configs of different families, the common one first.
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")

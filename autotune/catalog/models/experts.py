@@ -10,6 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.catalog.models.config_values import LATENT, as_count, as_size
+from autotune.catalog.models.family import (
+    ATTENTION_BIAS,
+    FUSED_GATED,
+    NORMED_HEADS,
+    SQUARED,
+    Family,
+)
 from autotune.domain.errors import InputError
 from autotune.domain.model import Linear
 from autotune.frozen import dataclass
@@ -50,6 +57,58 @@ class MixtureKeys:
     num_dense: str = ""
     router_bias: bool = False
 
+
+_NEMOTRON_SIZES = {
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 21504, "vocab_size": 131072,
+}  # fmt: skip
+MIXTURE_FAMILIES = {
+    "mixtral": Family("MixtralForCausalLM", mlp=FUSED_GATED),
+    "qwen2_moe": Family("Qwen2MoeForCausalLM", mlp=FUSED_GATED, qkv_bias="qkv_bias=True"),
+    "qwen3_moe": Family("Qwen3MoeForCausalLM", mlp=FUSED_GATED, **NORMED_HEADS),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        mlp=FUSED_GATED,
+        qkv_bias="attention_bias=True",
+        out_bias="attention_bias=True",
+        mlp_bias=True,
+    ),
+    "hunyuan_v1_moe": Family("HunYuanMoEV1ForCausalLM", mlp=FUSED_GATED, **NORMED_HEADS),
+    "granitemoe": Family("GraniteMoeForCausalLM", mlp=FUSED_GATED, **ATTENTION_BIAS),
+    "granitemoeshared": Family("GraniteMoeSharedForCausalLM", mlp=FUSED_GATED, **ATTENTION_BIAS),
+    "granitemoehybrid": Family(
+        "GraniteMoeHybridForCausalLM",
+        mlp=("input_linear", "output_linear"),
+        **ATTENTION_BIAS,
+        position="none",
+    ),
+    "nemotron_h": Family(
+        "NemotronHForCausalLM",
+        **SQUARED,
+        norms_per_layer=1,
+        position="none",
+        defaults=_NEMOTRON_SIZES,
+    ),
+    "falcon_h1": Family("FalconH1ForCausalLM", **ATTENTION_BIAS, mlp_bias="mlp_bias=False"),
+    "olmoe": Family("OlmoeForCausalLM", mlp=FUSED_GATED, **ATTENTION_BIAS, qk_norm="full"),
+    "glm4_moe": Family(
+        "Glm4MoeForCausalLM",
+        mlp=FUSED_GATED,
+        qkv_bias="attention_bias=False",
+        qk_norm="per_head",
+        qk_norm_if="use_qk_norm",
+    ),
+    "deepseek_v2": Family("DeepseekV2ForCausalLM", mlp=FUSED_GATED),
+    "deepseek_v3": Family("DeepseekV3ForCausalLM", mlp=FUSED_GATED),
+    "glm4_moe_lite": Family("Glm4MoeLiteForCausalLM", mlp=FUSED_GATED),
+    "ernie4_5_moe": Family(
+        "Ernie4_5_MoeForCausalLM",
+        mlp=FUSED_GATED,
+        qkv_bias="use_bias=False",
+        out_bias="use_bias=False",
+        tied=True,
+    ),
+    "llama4_text": Family("Llama4ForCausalLM", mlp=FUSED_GATED, **ATTENTION_BIAS),
+}
 
 _WIDTH = "moe_intermediate_size"
 MIXTURES = {

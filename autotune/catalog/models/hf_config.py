@@ -26,7 +26,7 @@ from autotune.catalog.models.experts import (
     expert_linears,
     read_experts,
 )
-from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY, Family
+from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY
 from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.catalog.models.mixers import (
     DELTA_NETS,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from autotune.catalog.models.family import Family
     from autotune.domain.model import Layer, Position, QkNorm
 
 MAX_CONFIG_BYTES = 10 * MB
