@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
+from autotune.catalog.models.undescribed import read_as_llama
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.states import experts_fused, quantised, sizes
 from autotune.cost.parameters import (
@@ -56,6 +57,8 @@ def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -
     """
     if model.shape_of:
         assumed.append(Assumption("model.shape", model.shape_of, model.source))
+    elif said := read_as_llama(model):
+        assumed.append(Assumption("model.shape", "Llama", said))
     stated = "nf4" if section.kind == "qlora" else section.base
     copied = model.plain_name and model.stored_as and model.stored_as not in UNPACKED
     if not copied or model.stored_as in INFERENCE_ONLY or stated in {None, model.stored_as}:

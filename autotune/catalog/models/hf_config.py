@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.files import read_regular
 from autotune.catalog.models.config_values import (
-    LATENT,
     Sizes,
     as_flag,
     as_size,
@@ -26,14 +25,10 @@ from autotune.catalog.models.experts import (
     expert_linears,
     read_experts,
 )
-from autotune.catalog.models.families import FAMILIES, LLAMA_KEYS, TEXT_FAMILY
 from autotune.catalog.models.gemma import GEMMA_4, gemma_fields
 from autotune.catalog.models.mixers import (
-    DELTA_NETS,
     FULL,
     LINEAR,
-    MAMBA,
-    MIXING,
     hybrid,
     latent_linears,
     layer_types,
@@ -44,6 +39,7 @@ from autotune.catalog.models.mixers import (
     stated_layers,
 )
 from autotune.catalog.models.towers import beside_params, text_part
+from autotune.catalog.models.undescribed import HOW_TO_DESCRIBE, family_of, refuse_undescribed
 from autotune.domain.errors import InputError
 from autotune.domain.model import Linear, Model
 from autotune.domain.units import MB
@@ -59,31 +55,6 @@ if TYPE_CHECKING:
 MAX_CONFIG_BYTES = 10 * MB
 _BESIDE = "; its text model is trained, the part that sees is loaded with it"
 _UNCOUNTED = "; its text_config: the vision part is not counted"
-HOW_TO_DESCRIBE = "pass a folder or file with the config.json of a decoder-only language model"
-
-# Keys that betray layers which this description does not cover, and what they are.
-_FOREIGN = {
-    "kv_lora_rank": "multi-head latent attention (low-rank keys and values)",
-    "hybrid_override_pattern": "state-space layers between attention layers",
-    "mamba_num_heads": "state-space layers",
-    "mamba_n_heads": "state-space layers",
-    "mamba_d_state": "state-space layers",
-    "ssm_state_size": "state-space layers",
-    "ssm_cfg": "state-space layers",
-    "linear_num_key_heads": "linear-attention layers of another kind than those of Qwen3-Next",
-    "linear_attn_config": "linear-attention layers",
-    "block_configs": "layers of different shapes",
-    "global_head_dim": "layers of different shapes",
-    "hidden_size_per_layer_input": "embeddings inside every layer",
-    "moe_latent_size": "experts that read a narrow copy of the stream",
-    "moe_every_n_layers": "an unknown arrangement of experts",
-}
-_NEMOTRON_KEYS = {"hybrid_override_pattern", "mamba_num_heads", "ssm_state_size"}
-_ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
-_ENCODERS = {
-    "albert", "bert", "deberta", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet",
-    "nomic_bert", "roberta", "xlm-roberta", "vit", "clip", "whisper", "wav2vec2",
-}  # fmt: skip
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -124,8 +95,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source: str) -> Mode
     for what is no decoder, is not covered or lacks the sizes.
     """
     text = text_part(config)
-    family_name, family, source = _family(text, name, source)
-    _refuse_foreign(text, name, family_name)
+    family_name, family, source = family_of(text, name, source)
+    refuse_undescribed(text, name, family_name)
     text = stated_layers(text, name) if family_name == "nemotron_h" else text
     text = {**family.defaults, **text} if family_name == "minicpm3" else text
     sizes = read_sizes(text, family, family_name, name)
@@ -230,65 +201,6 @@ def stored_as(config: Mapping[str, Any]) -> str:
     if four:
         return "nf4" if found.get("bnb_4bit_quant_type") == "nf4" else "fp4"
     return "int8" if eight else "bitsandbytes"
-
-
-def _family(text: Mapping[str, Any], name: str, source: str) -> tuple[str, Family, str]:
-    kind = text.get("model_type")
-    if not isinstance(kind, str):
-        msg = f"the config of {name} has no model_type"
-        raise InputError(msg, HOW_TO_DESCRIBE)
-    kind = TEXT_FAMILY.get(kind, kind)
-    if kind == "internlm" and text.get("architectures") == ["InternLM2ForCausalLM"]:
-        kind = "internlm2"  # the first of them were published under the older name
-    if kind in FAMILIES:
-        return kind, FAMILIES[kind], source
-    if kind in _ENCODERS or text.get("is_encoder_decoder") is True:
-        what = "an encoder" if kind in _ENCODERS else "an encoder-decoder"
-        msg = f"{name} ({kind}) is {what}, not a decoder-only language model"
-        raise InputError(msg, HOW_TO_DESCRIBE)
-    _refuse_foreign(text, name, kind)
-    listed = text.get("architectures")
-    architectures = listed if isinstance(listed, list) else []
-    causal = any(str(item).endswith("ForCausalLM") for item in architectures)
-    mixture = any("expert" in key or key.startswith("moe") for key in text)
-    if causal and not mixture and all(key in text for key in LLAMA_KEYS):
-        note = f"{source}; family {kind} is not known and was read as Llama-like"
-        return kind, FAMILIES["llama"], note
-    msg = f"{name}: model_type {kind!r} is not a decoder that this version can describe"
-    raise InputError(msg, f"families it can: {', '.join(FAMILIES)}")
-
-
-def _refuse_foreign(text: Mapping[str, Any], name: str, kind: str) -> None:
-    if text.get("is_encoder_decoder") is True:
-        msg = f"{name} ({kind}) is an encoder-decoder, not a decoder-only language model"
-        raise InputError(msg, HOW_TO_DESCRIBE)
-    projected = text.get("word_embed_proj_dim") not in (None, text.get("hidden_size"))
-    if projected or text.get("do_layer_norm_before") is False:
-        msg = f"{name} ({kind}) projects its embeddings or normalises after a layer: not described"
-        raise InputError(msg, "choose another size of this family")
-    own = {"linear_num_key_heads"} if kind in DELTA_NETS else set()
-    own |= {"kv_lora_rank"} if kind in LATENT else set()
-    own |= {"mamba_n_heads", "mamba_d_state"} if kind in MAMBA else set()
-    own |= _NEMOTRON_KEYS if kind == "nemotron_h" else set()
-    stated = (key for key in _FOREIGN if text.get(key) not in (None, 0, [], {}))
-    found = [_FOREIGN[key] for key in stated if key not in own]
-    if kind in GEMMA_4:
-        found = []  # its own reader says which of them it has
-    layers = text.get("layer_types") or text.get("layers_block_type")
-    if isinstance(layers, list):
-        known = _ATTENTION_LAYERS | ({MIXING[kind]} if kind in MIXING else set())
-        known = known | ({"mamba"} if kind in MAMBA else set())
-        known = known | ({"mlp", "moe"} if kind == "nemotron_h" else set())
-        strange = sorted({str(item) for item in layers} - known)
-        if strange:
-            found.append(f"layers of kind {', '.join(strange)}")
-    if text.get("hidden_act") == "xielu" and kind != "apertus":
-        found.append("an activation with weights of its own (xIELU)")
-    if found:
-        msg = f"{name} ({kind}) has {found[0]}, which this version cannot describe"
-        raise InputError(
-            msg, "its memory and time would be wrong; choose a model that `autotune models` lists"
-        )
 
 
 @dataclass(frozen=True, slots=True)

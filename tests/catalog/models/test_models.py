@@ -14,6 +14,7 @@ from autotune.catalog.models.config_values import LATENT
 from autotune.catalog.models.families import FAMILIES
 from autotune.catalog.models.hf_config import model_from_config, parse_config, read_config_file
 from autotune.catalog.models.models import find_model, load_models
+from autotune.catalog.models.undescribed import read_as_llama
 from autotune.catalog.tables import DATA
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
@@ -166,6 +167,32 @@ def test_every_decoder_of_the_public_measurements_is_described() -> None:
         assert model.num_experts == int(row["n_experts"] or 0)
         if row["vocab"]:
             assert model.vocab_size == int(row["vocab"])
+
+
+def test_a_decoder_of_an_unknown_family_says_what_was_not_read_of_it() -> None:
+    model = read(model_type="newer", embedding_multiplier=12.0, mtp_num_layers=1, use_cache=True)
+    assert model.source.endswith("read as Llama-like, without embedding_multiplier, mtp_num_layers")
+    assert read_as_llama(read(model_type="newer")).endswith("was read as Llama-like")
+    assert read_as_llama(read()) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({"num_experts": 8, "moe_k": 1}, r"it has experts \(moe_k, num_experts\)"),
+        ({"img_processor": {"name": "clip"}}, r"sees or hears \(img_processor\)"),
+        ({"rms_norm_eps": ..., "layer_norm_eps": 1e-5}, "it has no rms_norm_eps"),
+        ({"architectures": ["NewerModel"]}, "name no ...ForCausalLM"),
+    ],
+)
+def test_an_unknown_family_that_is_not_llama_like_is_told_what_keeps_it_from_that(
+    changes: dict[str, Any], lacks: str
+) -> None:
+    with pytest.raises(InputError, match=lacks) as refused:
+        read(model_type="newer", **changes)
+    assert "say so as model_type in a copy of its config.json: llama, mistral" in str(
+        refused.value.hint
+    )
 
 
 # --- finding a model -------------------------------------------------------------------------
@@ -361,6 +388,8 @@ def test_a_gemma_4_that_is_not_described_is_refused_with_the_reason(
         ({"model_type": "bamba", "mamba_n_heads": 48}, "state-space"),
         ({"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": [1, 2]}, "moe_topk"),
         ({"model_type": "llama", "hidden_act": "xielu"}, "xIELU"),
+        ({"model_type": "recurrent_gemma", "lru_width": 64}, "recurrent layers"),
+        ({"model_type": "diffllama", "lambda_std_dev": 0.1}, "differential attention"),
         ({"model_type": "bamba", "layer_types": ["mamba", "attention"]}, "mamba"),
         ({"model_type": "olmo_hybrid", "linear_num_key_heads": 16}, "linear-attention"),
         ({"model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2,
