@@ -30,9 +30,18 @@ DENSE, EXPERTS = "dense", "experts"  # what follows the mixing of tokens in a la
 # Names of an expert's projections for PEFT, in the families whose fused experts it adapts.
 _GATED = ("gate_proj", "up_proj", "down_proj")
 CONVERTED_NAMES = {
-    "mixtral": ("w1", "w3", "w2"),
+    **dict.fromkeys(("mixtral", "minimax_m2"), ("w1", "w3", "w2")),
     **dict.fromkeys(
-        ("qwen3_moe", "qwen3_next", "glm4_moe", "ernie4_5_moe", "olmoe", "hunyuan_v1_moe", *LATENT),
+        (
+            "qwen3_moe",
+            "qwen3_next",
+            "glm4_moe",
+            "ernie4_5_moe",
+            "olmoe",
+            "hunyuan_v1_moe",
+            "dots1",
+            *LATENT,
+        ),
         _GATED,
     ),
 }
@@ -107,12 +116,15 @@ MIXTURE_FAMILIES = {
         out_bias="use_bias=False",
         tied=True,
     ),
+    "minimax_m2": Family("MiniMaxM2ForCausalLM", mlp=FUSED_GATED, qk_norm="full"),
+    "dots1": Family("Dots1ForCausalLM", mlp=FUSED_GATED, **NORMED_HEADS),
     "llama4_text": Family("Llama4ForCausalLM", mlp=FUSED_GATED, **ATTENTION_BIAS),
 }
 
 _WIDTH = "moe_intermediate_size"
 MIXTURES = {
     "mixtral": MixtureKeys(),
+    "minimax_m2": MixtureKeys(),
     "olmoe": MixtureKeys(),
     "gpt_oss": MixtureKeys(),
     "granitemoe": MixtureKeys(),
@@ -129,7 +141,7 @@ MIXTURES = {
         width=_WIDTH, num_shared="n_shared_experts", num_dense="first_k_dense_replace"
     ),
     **dict.fromkeys(
-        ("deepseek_v2", "deepseek_v3"),
+        ("deepseek_v2", "deepseek_v3", "dots1"),
         MixtureKeys(width=_WIDTH, num_shared="n_shared_experts", num_dense="first_k_dense_replace"),
     ),
     "glm4_moe_lite": MixtureKeys(width=_WIDTH, num_shared="n_shared_experts"),

@@ -330,6 +330,7 @@ TEXT_FAMILY = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "llama4": "llama4_text",
+    "kimi_k2": "deepseek_v3",  # its own name in config.json, and the class of that family
     "mllama_text_model": "",
 }
 

@@ -87,6 +87,7 @@ FAMILY_MEMORY: dict[str, FamilyMemory] = {
     "gptj": FamilyMemory(fp32_queries=True),
     # its experts clamp both factors and multiply by a sigmoid
     "gpt_oss": FamilyMemory(softmax="stated", expert_products=6.0),
+    "minimax_m2": FamilyMemory(concatenated_rope=True),
     "mpt": FamilyMemory(forward_scores=(14.0, 14.0)),
     "nemotron": FamilyMemory(concatenated_rope=True),
     "nemotron_h": FamilyMemory(fp32_norm=True),

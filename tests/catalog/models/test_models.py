@@ -169,6 +169,13 @@ def test_every_decoder_of_the_public_measurements_is_described() -> None:
             assert model.vocab_size == int(row["vocab"])
 
 
+def test_kimi_k2_is_of_deepseeks_family_by_another_name() -> None:
+    kimi = find_model("moonshotai/Kimi-K2-Instruct")
+    config = json.loads(kimi.hf_config) | {"model_type": "kimi_k2"}
+    assert model_from_config(config, kimi.name, "test").fingerprint == kimi.fingerprint
+    assert parameter_count(kimi) == pytest.approx(1.03e12, rel=0.005)
+
+
 def test_a_decoder_of_an_unknown_family_says_what_was_not_read_of_it() -> None:
     model = read(model_type="newer", embedding_multiplier=12.0, mtp_num_layers=1, use_cache=True)
     assert model.source.endswith("read as Llama-like, without embedding_multiplier, mtp_num_layers")

@@ -161,6 +161,26 @@ def test_switches_of_the_config_change_the_count_as_in_the_class(
         ("olmo", {"num_hidden_layers": 2}),
         ("exaone4", {"num_hidden_layers": 4}),
         ("arcee", {"num_hidden_layers": 2}),
+        (
+            "dots1",
+            {
+                "num_hidden_layers": 3,
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "n_shared_experts": 2,
+                "first_k_dense_replace": 1,
+            },
+        ),
+        (
+            "dots1",
+            {
+                "num_hidden_layers": 2,
+                "n_routed_experts": 8,
+                "num_experts_per_tok": 2,
+                "n_shared_experts": 1,
+                "attention_bias": True,
+            },
+        ),
         ("ministral", {"num_hidden_layers": 2, "head_dim": 128}),
         ("hunyuan_v1_dense", {"num_hidden_layers": 2, "head_dim": 128}),
     ],

@@ -61,7 +61,8 @@ NO_TRACE = {
 EAGER_ONLY = {"gemma2", "gpt_oss", "bloom", "mpt", "gptj", "gpt_neo"}
 FP32_EXPERTS = {  # not on meta
     "mixtral", "qwen2_moe", "qwen3_moe", "granitemoe", "gpt_oss", "glm4_moe", "ernie4_5_moe",
-    "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next", "granitemoehybrid",
+    "olmoe", "minimax_m2", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "qwen3_next",
+    "granitemoehybrid",
 }  # fmt: skip
 
 
