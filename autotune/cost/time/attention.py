@@ -90,10 +90,10 @@ if TYPE_CHECKING:
     from autotune.domain.model import Mixer, Model
 
 
-def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray:
+def flash_share(job: Job, columns: Columns, *, gains: BoolArray | bool = True) -> FloatArray:
     """[rows] rate of the flash kernel that runs, over the timed one of its device.
 
-    third: False for what it is if flash attention 3 gains nothing.
+    gains: [rows] False for what it is if flash attention 3 gains nothing.
     """
 
     def second(device: Device) -> float:
@@ -107,7 +107,7 @@ def flash_share(job: Job, columns: Columns, *, third: bool = True) -> FloatArray
     first = columns.equals("attention", "sdpa") & (job.software.torch < SECOND_IN_TORCH)
     if (job.software.flash_attn or SECOND_OF_FLASH) < SECOND_OF_FLASH:
         first = first | columns.equals("attention", FLASH[0])
-    newest = (columns.equals("attention", FLASH[1]) & third) | takes_cudnn(job, columns)
+    newest = (columns.equals("attention", FLASH[1]) & gains) | takes_cudnn(job, columns)
     return np.where(newest, 1.0, share * np.where(first, FIRST, 1.0))
 
 

@@ -39,7 +39,7 @@ from autotune.cost.time.step_terms import step_terms
 from autotune.domain.config import FLASH
 
 if TYPE_CHECKING:
-    from autotune.cost.columns import FloatArray
+    from autotune.cost.columns import BoolArray, FloatArray
     from autotune.cost.time.step_terms import StepTerms
     from autotune.domain.job import Job
 
@@ -58,9 +58,9 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
     Measured offsets of device, stack and kernels scale every term, never below the roofline.
     """
     c = constants()
-    terms = step_terms(job, columns)
+    terms, slowest = _with_slowest(job, columns)
     outputs = terms.seconds(c)
-    gain = _unmeasured_gain(job, columns, outputs["micro_step_s"])
+    outputs["unmeasured_gain"] = _unmeasured_gain(outputs["micro_step_s"], slowest)
     factor = offset_factor(job, columns)
     for name in ("micro_step_s", "compute_s", "bandwidth_s", "launch_s"):
         outputs[name] = outputs[name] * factor
@@ -76,7 +76,6 @@ def price_compute(job: Job, columns: Columns) -> Outputs:
         flops.useful_flop_per_row(job) * tokens / max(job.lengths.mean, 1e-9)
     )
     outputs["unseen_device"] = unseen_device(columns)
-    outputs["unmeasured_gain"] = gain
     return Later(outputs, SPREADS, lambda: _spreads(job, columns, terms))
 
 
@@ -102,22 +101,36 @@ def _scored_s(job: Job, columns: Columns) -> FloatArray:
     return forward * (job.work.scored / min(job.work.scored, job.work.sequences))
 
 
-def _unmeasured_gain(job: Job, columns: Columns, expected_s: FloatArray) -> FloatArray:
-    """[rows] micro-step without the gain that nobody measured, over the expected; at least 1.
+def _with_slowest(
+    job: Job, columns: Columns
+) -> tuple[StepTerms, tuple[BoolArray, StepTerms] | None]:
+    """The terms of every row; and of rows with a gain that nobody measured, which ones without it.
 
-    The pessimistic end of torch.compile is that it removes nothing, while what it does to the
-    attention kernel is certain; that of fp8 is that it multiplies no faster,
-    that of flash attention 3 that it is the second, that of DeepSpeed on adapters that they are
-    cast as without it.
+    Both at once: what they share takes as long for many rows as for few. The pessimistic end of
+    torch.compile is that it removes nothing, while what it does to the attention kernel is certain;
+    that of fp8 is that it multiplies no faster, that of flash attention 3 that it is the second,
+    that of DeepSpeed on adapters that they are cast as without it.
     """
     unmeasured = columns.equals("precision", "fp8") | columns.equals("attention", FLASH[1])
     if job.method.is_lora:
         unmeasured |= deepspeed.casts(columns) & columns.equals("adapter_dtype", "fp32")
     unknown = ~compile_is_known(job, columns) | unmeasured
-    gain: FloatArray = np.ones(columns.rows)
-    if unknown.any():
-        slowest = step_terms(job, columns.where(unknown), compiled=False, narrow=False)
-        plain_s = slowest.seconds(constants())["micro_step_s"]
+    if not unknown.any():
+        return step_terms(job, columns), None
+    every = Columns.stacked([columns, columns.where(unknown)])
+    terms = step_terms(job, every, gains=np.arange(every.rows) < columns.rows)
+    own, slowest = slice(columns.rows), slice(columns.rows, None)
+    return terms.at(own), (unknown, terms.at(slowest))
+
+
+def _unmeasured_gain(
+    expected_s: FloatArray, slowest: tuple[BoolArray, StepTerms] | None
+) -> FloatArray:
+    """[rows] micro-step without the gain that nobody measured, over the expected; at least 1."""
+    gain: FloatArray = np.ones(len(expected_s))
+    if slowest is not None:
+        unknown, terms = slowest
+        plain_s = terms.seconds(constants())["micro_step_s"]
         gain[unknown] = np.maximum(plain_s / expected_s[unknown], 1.0)
     return gain
 

@@ -88,21 +88,28 @@ def _factors_of(devices: tuple[Device, ...]) -> tuple[FloatArray, FloatArray]:
     return forward, backward
 
 
-def remaining_share(job: Job, columns: Columns, *, compiled: bool = True) -> FloatArray:
-    """[rows] share of the eager launches that fused kernels or torch.compile leave."""
-    if not compiled:
-        return np.full(columns.rows, kernels.kernel_set(job.software, job.model).launches)
+def remaining_share(job: Job, columns: Columns, *, gains: BoolArray | bool = True) -> FloatArray:
+    """[rows] share of the eager launches that fused kernels or torch.compile leave.
+
+    gains: [rows] False for what is left if torch.compile removes nothing.
+    """
     left = columns.choose("compile", kernels.COMPILED_LAUNCHES)
     graphs = ~columns.equals("compile", "off")
     changing = graphs & ~unchanging_lengths(job, columns)
     left = np.where(changing, np.maximum(left, kernels.DYNAMIC_GRAPH_LAUNCHES), left)
     if job.method.is_lora and job.method.is_quantised:
         left = np.where(graphs, 1.0 - kernels.BROKEN_GRAPH * (1.0 - left), left)
-    return np.minimum(kernels.kernel_set(job.software, job.model).launches, left)
+    fused = kernels.kernel_set(job.software, job.model).launches
+    return np.where(gains, np.minimum(fused, left), fused)
 
 
 def issued_kernels(
-    job: Job, columns: Columns, recomputed: FloatArray, fp32: BoolArray, *, compiled: bool = True
+    job: Job,
+    columns: Columns,
+    recomputed: FloatArray,
+    fp32: BoolArray,
+    *,
+    gains: BoolArray | bool = True,
 ) -> tuple[FloatArray, FloatArray]:
     """[launches] of the forward passes and of the backward, in units of the fitted host.
 
@@ -122,7 +129,7 @@ def issued_kernels(
     mixing = mixer_kernels(job, waited_length(job, columns))
     ahead, back = _further_kernels(job, columns)
     forward, backward = forward + mixing[0] + ahead, backward + mixing[1] + back
-    left = remaining_share(job, columns, compiled=compiled)
+    left = remaining_share(job, columns, gains=gains)
     ahead_host, back_host = host_factors(columns)
     return forward * (1.0 + recomputed) * left * ahead_host, backward * left * back_host
 

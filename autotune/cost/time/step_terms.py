@@ -5,6 +5,7 @@ Covers and does not cover: see `compute`.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,6 +77,10 @@ class StepTerms:
     new_sizes_s: FloatArray  # code generated for products of new sizes, on a processor
     flop: FloatArray  # executed, recomputation and padding included
     peak: FloatArray
+
+    def at(self, rows: slice) -> StepTerms:
+        """The terms of some rows."""
+        return StepTerms(*(getattr(self, item.name)[rows] for item in fields(self)))
 
     def power(self, c: Constants) -> FloatArray | float:
         """Of the norm that adds issuing and running, for each row or for all: 1 on a processor."""
@@ -173,30 +178,25 @@ def _rows(job: Job, columns: Columns) -> StepRows:
     )
 
 
-def step_terms(
-    job: Job, columns: Columns, *, compiled: bool = True, narrow: bool = True
-) -> StepTerms:
+def step_terms(job: Job, columns: Columns, *, gains: BoolArray | bool = True) -> StepTerms:
     """Every physical term of a micro-step, for each row.
 
-    compiled: False for what a step takes if torch.compile removes nothing. narrow: False for what
-    it takes if neither fp8, nor flash attention 3, nor the 16-bit adapters of DeepSpeed's engine
-    gain anything.
+    gains: [rows] False for what a step takes if torch.compile removes nothing, and neither fp8, nor
+    flash attention 3, nor the 16-bit adapters of DeepSpeed's engine gain anything.
     """
     rows = _rows(job, columns)
     efficiency = Efficiency.of(rows.devices)
     gemm_s, gemm_flop = _products(job, rows, efficiency)
     if dequantisation.in_fp32(job):
         gemm_s = _products(job, _rows(job, columns.holding("precision", "fp32")), efficiency)[0]
-    if narrow:
-        gemm_s = gemm_s / np.where(columns.equals("precision", "fp8"), FP8_PRODUCTS, 1.0)
+    gemm_s = gemm_s / np.where(columns.equals("precision", "fp8") & gains, FP8_PRODUCTS, 1.0)
     forward_s, backward_s, attention_flop = _attention_terms(
-        job, columns, rows, efficiency, third=narrow
+        job, columns, rows, efficiency, gains=gains
     )
-    fp32 = columns.equals("adapter_dtype", "fp32")
-    fp32 = fp32 & ~deepspeed.casts(columns) if narrow else fp32
-    passes, dequantise = _traffic(job, columns, rows, fp32, compiled=compiled)
+    fp32 = columns.equals("adapter_dtype", "fp32") & ~(deepspeed.casts(columns) & gains)
+    passes, dequantise = _traffic(job, columns, rows, fp32, gains=gains)
     launch_forward, launch_backward = launch.issued_kernels(
-        job, columns, rows.recomputed, fp32, compiled=compiled
+        job, columns, rows.recomputed, fp32, gains=gains
     )
     return StepTerms(
         gemm_s=gemm_s,
@@ -261,13 +261,13 @@ def _products(job: Job, rows: StepRows, efficiency: Efficiency) -> tuple[FloatAr
 
 
 def _attention_terms(
-    job: Job, columns: Columns, rows: StepRows, efficiency: Efficiency, *, third: bool = True
+    job: Job, columns: Columns, rows: StepRows, efficiency: Efficiency, *, gains: BoolArray | bool
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """[s] forward and [s] backward at the forward's rate, [FLOP] of both.
 
     Flash kernels skip the half of the scores that causality masks; with an explicit mask the
     memory-efficient kernel computes all of it, and so does eager attention, whose scores also
-    travel (`step_terms`). third: False for what it takes if flash attention 3 gains nothing.
+    travel (`step_terms`). gains: [rows] False for what it takes if flash attention 3 gains nothing.
     """
     packed = columns.equals("packing", "on")
     own = flops.mean_square_length(job.lengths) / max(job.lengths.mean, 1e-9)
@@ -283,7 +283,7 @@ def _attention_terms(
     )
     capability = np.asarray([d.compute_capability for d in rows.devices])[rows.device]
     old = (capability > 0) & (capability < FLASH_CAPABILITY)
-    kernel = np.where(old, NO_FLASH, flash_share(job, columns, third=third))
+    kernel = np.where(old, NO_FLASH, flash_share(job, columns, gains=gains))
     ahead, back, causal = (np.zeros(columns.rows) for _ in range(3))
     for layer in job.model.layers:
         own = flops.attention_flop(layer, 1.0) * sequences * length**2 / 2.0
@@ -308,10 +308,13 @@ def _compiled(job: Job, graphs: BoolArray, left: FloatArray | float) -> FloatArr
 
 
 def _traffic(
-    job: Job, columns: Columns, rows: StepRows, fp32: np.ndarray, *, compiled: bool
+    job: Job, columns: Columns, rows: StepRows, fp32: BoolArray, *, gains: BoolArray | bool
 ) -> tuple[FloatArray, FloatArray]:
-    """[bytes] of elementwise kernels and [bytes] of dequantisation, in a micro-step."""
-    graphs = ~columns.equals("compile", "off") & compiled
+    """[bytes] of elementwise kernels and [bytes] of dequantisation, in a micro-step.
+
+    gains: [rows] False for what it takes if torch.compile removes nothing.
+    """
+    graphs = ~columns.equals("compile", "off") & gains
     model, again = job.model, rows.recomputed
     fused = kernels.kernel_set(job.software, model)
     wide_stream = dequantisation.wide(job, columns)
