@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.cost.outputs import taken
 from autotune.domain.candidates import OFFER, Candidates
 from autotune.domain.job import Job
 from autotune.frozen import dataclass
@@ -331,7 +332,25 @@ _BY_IDENTITY = ("offer.device", "offer.host")  # compared as objects: their equa
 _facts = attrgetter(*(n for n in Job.__slots__ if n not in {"lock", "allow", "offers"}))
 
 _Levels = list[tuple[Any, ...]]
-_Tables = dict[tuple[Any, ...], tuple["Outputs", _Levels]]
+_Tables = dict[tuple[Any, ...], list["_Made"]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """Outputs of a component. levels: what keeps alive the objects that it is found by."""
+
+    keys: NDArray[np.intp]  # rising
+    outputs: Outputs
+    levels: _Levels
+
+    def of(self, keys: NDArray[np.intp]) -> Outputs | None:
+        """The outputs of these combinations; None where one of them is not among its own."""
+        if len(keys) > len(self.keys):
+            return None
+        at = np.searchsorted(self.keys, keys)
+        if at[-1] == len(self.keys) or (self.keys[at] != keys).any():
+            return None
+        return self.outputs if len(keys) == len(self.keys) else taken(self.outputs, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,13 +378,16 @@ class KeptTables:
             tuple(map(id, own)) if name in _BY_IDENTITY else own
             for name, own in zip(names, levels, strict=True)
         )
-        key = (component.price, names, keys.tobytes(), *told)
-        if key not in tables:
-            made = component.price(job, _decode(keys, names, levels))
-            for array in dict.values(made):  # what is priced later is read-only from the start
-                _fixed(array)
-            tables[key] = made, levels  # which keep alive what the key names by identity
-        return tables[key][0]
+        known = tables.setdefault((component.price, names, *told), [])
+        for same in known:
+            found = same.of(keys)
+            if found is not None:
+                return found
+        made = component.price(job, _decode(keys, names, levels))
+        for array in dict.values(made):  # what is priced later is read-only from the start
+            _fixed(array)
+        known.append(_Made(keys, made, levels))
+        return made
 
     def _of(self, job: Job) -> _Tables:
         for known in reversed(self._jobs):

@@ -13,6 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from autotune.cost.columns import BoolArray, FloatArray, Outputs
 
 
@@ -61,6 +63,21 @@ def split(outputs: Outputs) -> tuple[Outputs, Collection[str]]:
     """What is priced, and the names of what is not."""
     now = dict(dict.items(outputs))
     return now, outputs._names if isinstance(outputs, Later) else ()  # noqa: SLF001 - of this file
+
+
+def taken(outputs: Outputs, at: NDArray[np.intp]) -> Outputs:
+    """[at] the outputs of some rows, read-only. What is priced later stays so."""
+    now, later = split(outputs)
+    found = {name: _some(own, at) for name, own in now.items()}
+    if not later:
+        return found
+    return Later(found, later, lambda: {name: outputs[name][at] for name in later})
+
+
+def _some(array: FloatArray, at: NDArray[np.intp]) -> FloatArray:
+    found = array[at]
+    found.flags.writeable = False
+    return found
 
 
 def joined(rows: int, parts: Sequence[tuple[BoolArray, Outputs]]) -> Outputs:
