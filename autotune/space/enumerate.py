@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     Valid = Callable[[Job, str], tuple[KnobValue, ...]]
 
 AXES = tuple(name for name in KNOBS if name != ACCUMULATION)
+OF_ONE = tuple((rule.reads[0], rule) for rule in RULES if len(rule.reads) == 1)
+OF_SEVERAL = tuple(rule for rule in RULES if len(rule.reads) > 1)
 CONTAMINATION = (
     "packing is locked on: without flash_attention_2, rows that share a sequence attend to "
     "each other"
@@ -197,15 +199,14 @@ def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
     levels = {name: knob_levels(job, space, offer, name) for name in AXES}
     size = left = math.prod(len(values) for values in levels.values())
     rejected: Counter[str] = Counter()
-    for rule in RULES:
-        if len(rule.reads) > 1 or left == 0:
-            continue
-        (name,) = rule.reads
+    for name, rule in OF_ONE if left else ():
         kept = tuple(value for value in levels[name] if rule.allows(job, offer, value))
         lost = left * (len(levels[name]) - len(kept)) // len(levels[name])
         if lost:
             rejected[rule.reason] += lost
             levels[name], left = kept, left - lost
+        if not left:
+            break
     if left > MAX_CANDIDATES:
         msg = (
             f"the search space holds {left:,} settings on {offer.label}, "
@@ -213,20 +214,21 @@ def _grid(job: Job, space: SearchSpace, offer: Offer) -> _Grid:
         )
         raise InputError(msg, "list fewer values or lock some knobs")
     mask = np.ones([len(levels[name]) for name in AXES] if left else [0], np.bool_)
-    for rule in RULES:
-        if len(rule.reads) > 1 and left:
-            own = [levels[name] for name in rule.reads]
-            answers = [rule.allows(job, offer, *values) for values in product(*own)]
-            if all(answers):
-                continue
-            order = sorted(range(len(rule.reads)), key=lambda i: AXES.index(rule.reads[i]))
-            shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
-            sized = np.asarray(answers, np.bool_).reshape([len(values) for values in own])
-            mask &= sized.transpose(order).reshape(shape)  # to broadcast over the grid
-            remaining = int(np.count_nonzero(mask))
-            if remaining < left:
-                rejected[rule.reason] += left - remaining
-                left = remaining
+    for rule in OF_SEVERAL:
+        if not left:
+            break
+        own = [levels[name] for name in rule.reads]
+        answers = [rule.allows(job, offer, *values) for values in product(*own)]
+        if all(answers):
+            continue
+        order = sorted(range(len(rule.reads)), key=lambda i: AXES.index(rule.reads[i]))
+        shape = [len(levels[name]) if name in rule.reads else 1 for name in AXES]
+        sized = np.asarray(answers, np.bool_).reshape([len(values) for values in own])
+        mask &= sized.transpose(order).reshape(shape)  # to broadcast over the grid
+        remaining = int(np.count_nonzero(mask))
+        if remaining < left:
+            rejected[rule.reason] += left - remaining
+            left = remaining
     return _Grid(levels, mask, rejected, size, host_doubts(job, offer, job.lock))
 
 

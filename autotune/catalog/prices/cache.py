@@ -25,6 +25,7 @@ from autotune.frozen import dataclass
 if TYPE_CHECKING:
     from pathlib import Path
 
+FOLDER, OWN_TABLE = "prices", "prices.csv"
 MAX_FILE_BYTES = 5 * 10**6  # a provider's whole catalogue has under 1 MB
 MAX_FILES = 100
 MAX_TEXT = 300  # characters of one cell
@@ -44,12 +45,12 @@ class Cached:
 
 def cache_dir() -> Path:
     """Where refreshed prices lie, one file a provider. Not created here."""
-    return home_dir() / "prices"
+    return home_dir() / FOLDER
 
 
 def own_table() -> Path:
     """Where the user's own prices lie."""
-    return home_dir() / "prices.csv"
+    return home_dir() / OWN_TABLE
 
 
 def cached_prices() -> Cached:
@@ -59,13 +60,14 @@ def cached_prices() -> Cached:
 
 def _signature() -> Signature:
     """Path, size and time of every file that may hold prices."""
+    home = str(home_dir())
     try:
-        with os.scandir(cache_dir()) as entries:
+        with os.scandir(os.path.join(home, FOLDER)) as entries:  # noqa: PTH118 - as below
             found = sorted(entry.path for entry in entries if entry.name.endswith(".csv"))
     except OSError:
         found = []
     files = []
-    for path in [*found[:MAX_FILES], str(own_table())]:
+    for path in [*found[:MAX_FILES], os.path.join(home, OWN_TABLE)]:  # noqa: PTH118 - as below
         try:
             status = os.stat(path)  # noqa: PTH116 - asked before every look-up
         except OSError:

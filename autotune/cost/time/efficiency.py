@@ -211,10 +211,10 @@ def distinct_devices(columns: Columns) -> tuple[list[Device], NDArray[np.intp]]:
         return list(own.levels), np.zeros(columns.rows, np.intp)
     place: dict[int, int] = {}
     numbers = [place.setdefault(id(device), len(place)) for device in own.levels]
-    _, first, index = np.unique(
-        np.asarray(numbers)[own.codes], return_index=True, return_inverse=True
-    )
-    return [own.levels[own.codes[i]] for i in first], index
+    of_row = np.asarray(numbers)[own.codes]
+    present = np.bincount(of_row, minlength=len(place)) > 0
+    devices = dict(zip(numbers, own.levels, strict=True))
+    return [devices[n] for n in np.flatnonzero(present).tolist()], (np.cumsum(present) - 1)[of_row]
 
 
 def peak_of(columns: Columns) -> FloatArray:
