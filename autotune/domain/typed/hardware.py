@@ -1,8 +1,9 @@
-"""A machine of the job file as a person types it: devices, price or ownership, and its host."""
+"""A machine of the job file as a person types it: devices, price or ownership, and its host.
 
-from __future__ import annotations
+Annotations are values in here, not text that pydantic would have to parse and evaluate.
+"""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Tag, model_validator
 
@@ -44,7 +45,7 @@ class OwnedSection(Section):
     cost: Literal["marginal", "full"] | None = None  # what the answer counts; marginal
 
     @model_validator(mode="after")
-    def _agrees(self) -> OwnedSection:
+    def _agrees(self) -> Self:
         if self.purchase is None:
             stated = [k for k in ("lifetime", "utilisation") if getattr(self, k) is not None]
             if stated:
@@ -92,7 +93,7 @@ class HardwareSection(Section):
     host: HostSection | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> HardwareSection:
+    def _agrees(self) -> Self:
         if self.price is not None and self.owned is not None:
             refuse("state price or owned, not both")
         rates = (self.interruptions_per_hour, self.interruptions_per_day)

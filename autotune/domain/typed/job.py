@@ -2,11 +2,11 @@
 
 Text keeps its unit here ("24h", "2.50 USD/h"): a checked `JobFile` can be written back and read
 again unchanged. `autotune.app.job.load` turns it into a `Job` in base units.
+
+Annotations are values in here, not text that pydantic would have to parse and evaluate.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
 
@@ -67,7 +67,7 @@ class DeepSpeedSection(Section):
     stage: Literal[1, 2, 3] | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> DeepSpeedSection:
+    def _agrees(self) -> Self:
         if self.bf16_optimizer_states and not self.bf16_master_weights_and_grads:
             refuse(
                 "bf16_optimizer_states holds only where bf16_master_weights_and_grads is true too"
@@ -95,7 +95,7 @@ class MethodSection(Section):
     modules_to_save: NamesOrNone | None = None  # trained whole: the embedding, the output head
 
     @model_validator(mode="after")
-    def _agrees(self) -> MethodSection:
+    def _agrees(self) -> Self:
         if self.kind == "full":
             stated = [k for k in ADAPTER_KEYS if getattr(self, k) not in {None, "none"}]
             if stated:
@@ -118,7 +118,7 @@ class LengthsSection(Section):
     histogram: Text | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> LengthsSection:
+    def _agrees(self) -> Self:
         if self.histogram is not None:
             if any(value is not None for value in (self.p50, self.p95, self.max, self.mean)):
                 refuse("state either histogram or p50, p95 and max, not both")
@@ -152,7 +152,7 @@ class DataSection(Section):
     held_out: Annotated[float, real(0.0, MAX_ROWS)] | None = None  # of the rows; below 1 a share
 
     @model_validator(mode="after")
-    def _agrees(self) -> DataSection:
+    def _agrees(self) -> Self:
         lengths = self.lengths
         if self.dataset is not None and lengths is not None and lengths.histogram is not None:
             refuse("lengths come from the dataset; state one of dataset and lengths.histogram")
@@ -188,7 +188,7 @@ class TrainSection(Section):
     objective: Annotated[Stated, BeforeValidator(_priced_objective)] | None = None  # else sft
 
     @model_validator(mode="after")
-    def _agrees(self) -> TrainSection:
+    def _agrees(self) -> Self:
         if self.epochs is not None and self.steps is not None:
             refuse("state epochs or steps, not both")
         return self
@@ -235,7 +235,7 @@ class MeasuredSection(Section):
     out_of_memory: Literal[True] | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> MeasuredSection:
+    def _agrees(self) -> Self:
         quantities = set(type(self).model_fields) - {"memory_kind"}
         if all(getattr(self, name) is None for name in quantities):
             refuse(f"state at least one of {', '.join(sorted(quantities))}")
@@ -261,7 +261,7 @@ class EvidenceSection(Section):
     note: Text | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> EvidenceSection:
+    def _agrees(self) -> Self:
         if self.measured is None and not self.today:
             refuse("state what was measured, or today: true for the config in use now")
         return self
@@ -354,7 +354,7 @@ class JobFile(Section):
     origin: OriginSection | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> JobFile:
+    def _agrees(self) -> Self:
         if self.variants:
             refuse("variants is a list of several jobs, and one is needed here; choose one of them")
         if self.train == "none" and self.evaluation is None:
