@@ -46,13 +46,14 @@ def padded_length(job: Job, columns: Columns) -> FloatArray:
     Source: derived: order statistics; length grouping pads as if a batch were drawn from a slice
     of the sorted rows, so the waste falls by the number of batches in a grouping chunk.
     """
-    micro = columns.sequences(job)
     packed = columns.equals("packing", "on")
     if job.padding == "max_length":
         length = np.full(columns.rows, float(job.max_length))
     else:
-        sizes, back = np.unique(micro, return_inverse=True)
-        length = np.asarray([expected_longest(job.lengths, float(b)) for b in sizes])[back]
+        length = columns.of_level(
+            "micro_batch_size",
+            lambda micro: expected_longest(job.lengths, float(micro) * job.work.sequences),
+        )
         grouped = columns.equals("length_grouping", "on")
         waste = length - job.lengths.mean
         length = np.where(grouped, job.lengths.mean + waste / GROUP_SPREAD, length)

@@ -65,6 +65,13 @@ class Coded:
         """[rows] a number of each row's value, computed once for each level."""
         return np.asarray([number(value) for value in self.levels], np.float64)[self.codes]
 
+    def among(self, words: Sequence[str]) -> BoolArray:
+        """[rows] where the value is one of the words."""
+        here = [value in words for value in self.levels]
+        if not any(here):
+            return np.zeros(len(self.codes), np.bool_)
+        return np.asarray(here, np.bool_)[self.codes]
+
 
 class Columns:
     """Values of declared columns, one row per distinct combination. Arrays have shape [rows]."""
@@ -118,15 +125,17 @@ class Columns:
         """[rows] where a categorical knob has one of the words. Read-only."""
         key = (name, *words)
         if key not in self._known:
-            own = self._column(name)
-            here = np.asarray([value in words for value in own.levels], np.bool_)
-            self._known[key] = _fixed(here[own.codes])
+            self._known[key] = _fixed(self._column(name).among(words))
         found: BoolArray = self._known[key]
         return found
 
     def choose(self, name: str, table: Mapping[str, float]) -> FloatArray:
         """[rows] a number looked up by a categorical knob's word."""
-        return self._column(name).numbers(lambda value: table[value])
+        return self.of_level(name, lambda value: table[value])
+
+    def of_level(self, name: str, number: Callable[[Any], float]) -> FloatArray:
+        """[rows] a number of each row's value of a knob, computed once for each value."""
+        return self._column(name).numbers(number)
 
     def device(self, field: str) -> FloatArray:
         """[rows] a numeric field of the offer's device."""
