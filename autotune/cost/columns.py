@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -212,17 +213,23 @@ def _fixed(array: np.ndarray) -> np.ndarray:
     return array
 
 
+# Facts of a job that what-ifs move and of which most components read none.
+FEW_READ = ("evaluation", "evidence", "pretokenized", "row_bytes", "storage", "today")
+
+
 @dataclass(frozen=True, slots=True)
 class Component:
     """A part of the bill: the columns it reads and the function that prices distinct rows.
 
     reads: knob names and `offer.<field>` names.
     price: (job, columns) -> named arrays of shape [rows].
+    of_job: which of `FEW_READ` it reads; of a job that differs in others its tables stay.
     """
 
     name: str
     reads: tuple[str, ...]
     price: Callable[[Job, Columns], Outputs]
+    of_job: tuple[str, ...] = FEW_READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +344,17 @@ def _decode(
 JOBS = 64  # with tables of their own, the latest; bisections leave many behind
 ROWS = 512  # of a table that is kept; larger ones are of whole search spaces, asked once
 _BY_IDENTITY = ("offer.device", "offer.host")  # compared as objects: their equality is slow
-# What is locked, opened or offered decides which candidates there are and never what one costs.
-_facts = attrgetter(*(n for n in Job.__slots__ if n not in {"lock", "allow", "offers"}))
+
+
+@cache
+def _facts(of_job: tuple[str, ...]) -> Callable[[Job], tuple[Any, ...]]:
+    """Of a job what a price may depend on, which of `FEW_READ` being given.
+
+    What is locked, opened or offered decides which candidates there are, never what one costs.
+    """
+    left_out = {"lock", "allow", "offers", *FEW_READ} - set(of_job)
+    return attrgetter(*(name for name in Job.__slots__ if name not in left_out))
+
 
 _Levels = list[tuple[Any, ...]]
 _Tables = dict[tuple[Any, ...], list["_Made"]]
@@ -376,13 +392,13 @@ class KeptTables:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self._jobs: list[_OfJob] = []
+        self._jobs: dict[tuple[str, ...], list[_OfJob]] = {}
 
     def outputs(
         self, component: Component, job: Job, keys: NDArray[np.intp], levels: _Levels
     ) -> Outputs:
         """The component's outputs, from before where they are known. Arrays are read-only."""
-        tables, names = self._of(job), component.reads
+        tables, names = self._of(job, component.of_job), component.reads
         told = (
             tuple(map(id, own)) if name in _BY_IDENTITY else own
             for name, own in zip(names, levels, strict=True)
@@ -398,14 +414,15 @@ class KeptTables:
         known.append(_Made(keys, made, levels))
         return made
 
-    def _of(self, job: Job) -> _Tables:
-        for known in reversed(self._jobs):
+    def _of(self, job: Job, of_job: tuple[str, ...]) -> _Tables:
+        jobs = self._jobs.setdefault(of_job, [])
+        for known in reversed(jobs):
             if known.job is job:
                 return known.tables
-        facts = _facts(job)
-        same = [n for n, known in enumerate(self._jobs) if known.facts == facts]
-        tables = self._jobs.pop(same[0]).tables if same else {}
-        self._jobs = [*self._jobs[1 - JOBS :], _OfJob(job, facts, tables)]
+        facts = _facts(of_job)(job)
+        same = next((n for n, known in enumerate(jobs) if known.facts == facts), None)
+        tables = {} if same is None else jobs.pop(same).tables
+        self._jobs[of_job] = [*jobs[1 - JOBS :], _OfJob(job, facts, tables)]
         return tables
 
 

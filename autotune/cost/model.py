@@ -45,7 +45,7 @@ def price_offer(job: Job, columns: Columns) -> Outputs:  # noqa: ARG001 - one si
     }
 
 
-PRICE = Component("price", ("offer.price", "offer.spot"), price_offer)
+PRICE = Component("price", ("offer.price", "offer.spot"), price_offer, of_job=())
 
 COMPONENTS: tuple[Component, ...] = (
     memory.COMPONENT,

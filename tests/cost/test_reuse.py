@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from autotune.app.job.load import load_job
 from autotune.cost import model as cost_model
-from autotune.cost.columns import JOBS, reusing_tables
+from autotune.cost.columns import FEW_READ, JOBS, reusing_tables, tabulate
 from autotune.cost.model import CostModel
 from autotune.cost.time import compute
 from autotune.domain.candidates import Candidates
+from autotune.domain.config import PLAIN
+from autotune.domain.job import Evaluation
 from autotune.domain.observation import Calibration
+from autotune.space.enumerate import valid_candidates
+from autotune.space.file import load_space
 
 if TYPE_CHECKING:
     from autotune.cost.bill import Bill
     from autotune.cost.columns import Component
     from autotune.domain.job import Job
 
+JOB_FILES = Path(__file__).parents[2] / "jobs"
 FASTER = Calibration({"compute": 0.5, "memory": 1.1}, {"compute": 0.1, "memory": 0.05})
 MODEL = "Qwen/Qwen2.5-7B"
 TIMES = len(cost_model.COMPONENTS) - 1  # memory is priced when it is asked for
@@ -157,3 +165,25 @@ def test_what_is_kept_cannot_be_written_to(lab: Any) -> None:
         table = CostModel(job).price(one).tables["price"].outputs
         with pytest.raises(ValueError, match="read-only"):
             table["usd_per_hour"][0] = 0.0
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in JOB_FILES.glob("*.yaml")))
+def test_a_component_reads_of_a_job_what_it_says(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = load_job(JOB_FILES / f"{name}.yaml")
+    job = replace(own, evaluation=own.evaluation or Evaluation(100, 10, 16), allow=tuple(PLAIN))
+    candidates = valid_candidates(job, load_space("extended"))
+    some = candidates.take(np.linspace(0, len(candidates) - 1, 300).astype(np.intp))
+    seen: set[str] = set()
+
+    def noting(job: Job, name: str) -> Any:
+        if sys._getframe(1).f_code is not replace.__code__:  # which copies all there is
+            seen.add(name)
+        return object.__getattribute__(job, name)
+
+    monkeypatch.setattr(type(job), "__getattribute__", noting)
+    for component in cost_model.COMPONENTS:
+        seen.clear()
+        dict(tabulate(component, job, some).outputs)
+        assert seen & set(FEW_READ) <= set(component.of_job), component.name

@@ -166,7 +166,7 @@ class DevicePeak:
 
 
 PRICE_AS_LISTED = under_each(price_memory)
-COMPONENT = Component("memory", READS, with_open_facts(PRICE_AS_LISTED))
+COMPONENT = Component("memory", READS, with_open_facts(PRICE_AS_LISTED), of_job=("evaluation",))
 
 
 def learned_memory(outputs: Outputs, factor: float, log_sd: float | None) -> Outputs:

@@ -94,7 +94,7 @@ def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> Fl
     return gather + copy + own / SERIALISE_BYTES_PER_S + write
 
 
-COMPONENT = Component("checkpoint", READS, price_checkpoint)
+COMPONENT = Component("checkpoint", READS, price_checkpoint, of_job=())
 
 
 def young_daly_interval_steps(

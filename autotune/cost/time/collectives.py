@@ -194,7 +194,7 @@ def _log_sd(job: Job, columns: Columns, links: Communication, busy_s: FloatArray
     return np.where(network > 0, np.maximum(secant, LOG_SD), LOG_SD)
 
 
-COMPONENT = Component("collectives", READS, under_each(price_collectives))
+COMPONENT = Component("collectives", READS, under_each(price_collectives), of_job=())
 
 
 def _collective(job: Job, columns: Columns, op: str, size: FloatArray) -> FloatArray:

@@ -135,4 +135,4 @@ def _unmeasured_gain(
     return gain
 
 
-COMPONENT = Component("compute", READS, with_doubt(price_compute))
+COMPONENT = Component("compute", READS, with_doubt(price_compute), of_job=("evidence", "today"))

@@ -111,7 +111,7 @@ def _prepare_seconds(job: Job, columns: Columns) -> FloatArray:
     return PREPARE_OVERHEAD_S + tokenise + read
 
 
-COMPONENT = Component("data", READS, price_data)
+COMPONENT = Component("data", READS, price_data, of_job=("pretokenized", "row_bytes", "storage"))
 
 
 def wait_s(*, busy_s: FloatArray, batch_s: FloatArray, workers: FloatArray) -> FloatArray:

@@ -67,7 +67,7 @@ def price_evaluation(job: Job, columns: Columns) -> Outputs:
     return {"once_s": once, "log_sd": log_sd}
 
 
-COMPONENT = Component("evaluation", READS, under_each(price_evaluation))
+COMPONENT = Component("evaluation", READS, under_each(price_evaluation), of_job=("evaluation",))
 
 
 def forward_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatArray) -> FloatArray:

@@ -109,4 +109,4 @@ def _moving_seconds(job: Job, columns: Columns) -> FloatArray:
     return read + copy + quantise + new / INITIALISED_PER_S
 
 
-COMPONENT = Component("startup", READS, price_startup)
+COMPONENT = Component("startup", READS, price_startup, of_job=())
