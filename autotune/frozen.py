@@ -60,21 +60,71 @@ def _frozen(kind: type, *, eq: bool = True, **options: Any) -> type:  # noqa: AN
 
 
 def _with_fields(kind: type, **options: Any) -> tuple[type[Any], tuple[Field[Any], ...]]:  # noqa: ANN401 - as they are
-    """The record with its fields and slots, by the language's own decorator.
+    """The record with its fields and slots; where it has a mark, by the language's own decorator.
 
-    It would look through the text of every annotation for marks that few have: it sees those alone.
+    That would look through the text of every annotation for marks that few have.
     """
     told = vars(kind).get("__annotations__", {})
+    every = "\n".join(told.values())
+    marked = any(mark in every for mark in _MARKS)
+    if not marked and options == _SLOTTED:
+        made = _slotted(kind, told)
+        return made, tuple(vars(made)[_FIELDS].values())
     kind.__annotations__ = {
-        name: text if any(mark in text for mark in _MARKS) else object
+        name: text if marked and any(mark in text for mark in _MARKS) else object
         for name, text in told.items()
     }
-    made: type[Any] = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(kind)
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(kind)
     made.__annotations__ = told
     fields = dataclasses.fields(made)
     for field in fields:
         field.type = told.get(field.name, field.type)
     return made, fields
+
+
+_SLOTTED = {"slots": True, "frozen": False}  # what nearly all records are
+_FIELDS, _PARAMETERS = "__dataclass_fields__", "__dataclass_params__"
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False)
+class _Plain:
+    """What the language notes of a record and of its field."""
+
+    field: object = None
+
+
+def _slotted(kind: type, told: dict[str, str]) -> type[Any]:
+    """The record as the language makes one: its class anew, with slots in the place of defaults."""
+    body = {name: own for name, own in vars(kind).items() if name not in _OF_A_DICT}
+    fields: dict[str, Field[Any]] = {}
+    held: set[str] = set()
+    for base in reversed(kind.__mro__[1:-1]):
+        fields |= vars(base).get(_FIELDS, {})
+        held |= set(vars(base).get("__slots__", ()))
+    fields |= {name: _field(name, text, body.pop(name, MISSING)) for name, text in told.items()}
+    body |= {
+        "__slots__": tuple(name for name in fields if name not in held),
+        "__match_args__": tuple(n for n, own in fields.items() if own.init and not own.kw_only),
+        _FIELDS: fields,
+        _PARAMETERS: vars(_Plain)[_PARAMETERS],
+    }
+    made = type(kind)(kind.__name__, kind.__bases__, body)
+    made.__qualname__ = kind.__qualname__
+    return made
+
+
+_OF_A_DICT = frozenset({"__dict__", "__weakref__"})  # that a class with slots has not
+
+
+def _field(name: str, text: str, stated: object) -> Any:  # noqa: ANN401 - more than its type tells
+    """A field as the language notes it, from what its class states: a default, or `field(...)`."""
+    made: Any = stated if isinstance(stated, Field) else dataclasses.field(default=stated)
+    if type(made.default).__hash__ is None:
+        msg = f"mutable default {type(made.default)} for field {name} is not allowed"
+        raise ValueError(msg)
+    made.name, made.type, made.kw_only = name, text, made.kw_only is True
+    made._field_type = vars(_Plain)[_FIELDS]["field"]._field_type  # noqa: SLF001 - what tells `fields` so
+    return made
 
 
 class _Unmade:
