@@ -143,6 +143,11 @@ class Bill:
         return self.tables["compute"].gather("unmeasured_gain")
 
     @property
+    def mostly_missed(self) -> BoolArray:
+        """[n] expected to miss a limit of the job."""
+        return mostly_missed(self.job.limits, self.duration_s, self.cost_usd)
+
+    @property
     def feasible(self) -> np.ndarray:
         """[n] fits in memory, on the disk and, what is offloaded, in the host's memory."""
         on_host = (self.disk_short_bytes <= 0) & (self.ram_short_bytes <= 0)

@@ -25,6 +25,7 @@ from autotune.cost.time import checkpoint, collectives, compute, data, evaluatio
 from autotune.domain.candidates import OFFER
 from autotune.domain.observation import Calibration
 from autotune.domain.units import HOUR_S
+from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +60,22 @@ COMPONENTS: tuple[Component, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """Some of the candidates: where they were among all, and their tables that are known."""
+
+    places: NDArray[np.intp]
+    candidates: Candidates
+    known: dict[str, Table]
+
+    def at(self, kept: NDArray[np.intp]) -> _Asked:
+        """Some of these."""
+        if len(kept) == len(self.places):
+            return self
+        known = {name: Table(own.outputs, own.row_of[kept]) for name, own in self.known.items()}
+        return _Asked(self.places[kept], self.candidates.take(kept), known)
+
+
 class CostModel:
     """Prices candidates of one job. Calibration multiplies components; empty: the plain model."""
 
@@ -76,22 +93,30 @@ class CostModel:
     ) -> tuple[NDArray[np.intp], Bill]:
         """Which candidates a device holds, and the bill of those: no time of the others is priced.
 
-        What they take of memory is tabulated once, for all. late: False leaves out offers on which
-        computing alone misses a limit, whatever the candidate.
+        late: False leaves out offers on which computing alone misses a limit, whatever the
+        candidate: of those no memory is priced either.
         """
-        name = memory.COMPONENT.name
-        every = tabulate(memory.COMPONENT, self.job, candidates)
-        table = self._tables(candidates, {name: every})[name]
-        asked = (table.gather(output) for output in ("total", "usable", "fits_probability"))
-        held = np.flatnonzero(memory_violation(*asked) <= 0)
-        own = candidates.take(held)
-        known = {name: replace(every, row_of=every.row_of[held])}
+        asked = _Asked(np.arange(len(candidates)), candidates, {})
         if not late:
-            known |= {compute.COMPONENT.name: tabulate(compute.COMPONENT, self.job, own)}
-            kept = np.flatnonzero(self._may_keep_limits(own, known))
-            held, own = held[kept], own.take(kept)
-            known = {n: replace(table, row_of=table.row_of[kept]) for n, table in known.items()}
-        return held, self._bill(own, self._tables(own, known))
+            asked = self._in_time(self._with(compute.COMPONENT, asked))
+        asked = self._with(memory.COMPONENT, asked)
+        table = self._tables(asked.candidates, asked.known)[memory.COMPONENT.name]
+        needed = (table.gather(output) for output in ("total", "usable", "fits_probability"))
+        asked = asked.at(np.flatnonzero(memory_violation(*needed) <= 0))
+        if not late:
+            asked = self._in_time(asked)
+        return asked.places, self._bill(
+            asked.candidates, self._tables(asked.candidates, asked.known)
+        )
+
+    def _with(self, component: Component, asked: _Asked) -> _Asked:
+        """With the modelled table of a component."""
+        own = tabulate(component, self.job, asked.candidates)
+        return replace(asked, known=asked.known | {component.name: own})
+
+    def _in_time(self, asked: _Asked) -> _Asked:
+        """Those on offers where computing alone keeps the limits for one of them."""
+        return asked.at(np.flatnonzero(self._may_keep_limits(asked.candidates, asked.known)))
 
     def _may_keep_limits(self, candidates: Candidates, known: Mapping[str, Table]) -> BoolArray:
         """[n] on an offer where some candidate's training steps alone keep the job's limits.

@@ -27,7 +27,6 @@ from autotune.app.whatif.changes import (
 )
 from autotune.app.whatif.levers import all_settings, setting_changes
 from autotune.app.whatif.moved import class_of, other_states, states_opened
-from autotune.cost.bill import mostly_missed
 from autotune.domain.answer.limits import odds
 from autotune.domain.answer.recommendation import Relaxation
 from autotune.domain.candidates import OFFER
@@ -234,8 +233,8 @@ class Tries:
     def _tried(self, changes: Sequence[QuestionEdit]) -> list[Relaxation | None]:
         """Each change with the best that fits under it; None where nothing does."""
         told: list[Relaxation | None] = []
-        for change, bill in zip(changes, self._priced(changes), strict=True):
-            if bill is None:
+        for change, bill in zip(changes, self._priced(changes, late=not self.sure), strict=True):
+            if bill is None or (self.sure and bill.mostly_missed.all()):
                 told.append(None)
                 continue
             index = best_index(bill, self.objective, bill.job.limits).index
@@ -386,7 +385,7 @@ def _cheapest(bill: Bill, objective: Objective, *, late: bool) -> list[Estimated
     fits = np.flatnonzero(choosable(bill))
     order = np.lexsort((second[fits], first[fits], over[fits]))
     offers = bill.candidates.codes[OFFER]
-    missed = mostly_missed(bill.job.limits, bill.duration_s, bill.cost_usd) & (not late)
+    missed = bill.mostly_missed & (not late)
     found = []
     for code in list(dict.fromkeys(offers[fits[order]].tolist()))[: 2 * MACHINES]:
         rows = fits[offers[fits] == code]
