@@ -15,8 +15,8 @@ from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
-from autotune.cost.columns import reusing_tables
 from autotune.cost.memory.component import open_facts
+from autotune.cost.outputs import reusing_tables
 from autotune.cost.spread.unsaid import (
     BASE,
     CHOICES,

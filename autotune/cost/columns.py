@@ -5,38 +5,32 @@ those and remembers which combination each candidate has, so a million candidate
 formula rows. Reading a column that was not declared is an error: the declaration is the truth that
 the sampler, the waterfall and the reuse of probes rely on.
 
-An answer prices many nearly equal questions: today's run under each reading of its time, mixtures
-of old and new, single changes of the pick. Within `with reusing_tables():` a component whose
-columns and whose job are those of an earlier question is priced once; nothing outlives the answer.
+What is priced once and used again within an answer: `outputs`.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.cost.outputs import taken
+from autotune.cost.outputs import FEW_READ, Made, fixed, kept_tables
+from autotune.cost.outputs import BoolArray as BoolArray  # noqa: PLC0414 - public here
+from autotune.cost.outputs import FloatArray as FloatArray  # noqa: PLC0414
+from autotune.cost.outputs import Outputs as Outputs  # noqa: PLC0414
 from autotune.domain.candidates import OFFER, Candidates
-from autotune.domain.job import Job
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from autotune.domain.device import Device, Host, Network, Offer
+    from autotune.domain.job import Job
 
-
-FloatArray = np.ndarray[Any, np.dtype[np.float64]]
-BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
-Outputs = dict[str, FloatArray]
 
 MAX_TABLE_ROWS = 1 << 20
 
@@ -118,7 +112,7 @@ class Columns:
         """[rows] a numeric knob, `offer.count` or `offer.price` as float64. Read-only."""
         key = (name,)
         if key not in self._known:
-            self._known[key] = _fixed(self._column(name).numbers(float))
+            self._known[key] = fixed(self._column(name).numbers(float))
         found: FloatArray = self._known[key]
         return found
 
@@ -126,7 +120,7 @@ class Columns:
         """[rows] where a categorical knob has one of the words. Read-only."""
         key = (name, *words)
         if key not in self._known:
-            self._known[key] = _fixed(self._column(name).among(words))
+            self._known[key] = fixed(self._column(name).among(words))
         found: BoolArray = self._known[key]
         return found
 
@@ -207,16 +201,6 @@ class Columns:
         )
 
 
-def _fixed(array: np.ndarray) -> np.ndarray:
-    """The same array, which nobody may write to."""
-    array.flags.writeable = False
-    return array
-
-
-# Facts of a job that what-ifs move and of which most components read none.
-FEW_READ = ("evaluation", "evidence", "pretokenized", "row_bytes", "storage", "today")
-
-
 @dataclass(frozen=True, slots=True)
 class Component:
     """A part of the bill: the columns it reads and the function that prices distinct rows.
@@ -286,6 +270,10 @@ def distinct(values: Sequence[Any]) -> tuple[list[Any], NDArray[np.intp]]:
     return list(found), index
 
 
+ROWS = 512  # of a table that is kept; larger ones are of whole search spaces, asked once
+_BY_IDENTITY = ("offer.device", "offer.host")  # compared as objects: their equality is slow
+
+
 def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
     """Price a component once per distinct combination of the columns it reads."""
     if not len(candidates):
@@ -308,11 +296,19 @@ def tabulate(component: Component, job: Job, candidates: Candidates) -> Table:
         row_of = position[key]
     else:
         kept, row_of = np.unique(key, return_inverse=True)
-    known = _KEPT.get()
+
+    def price() -> Outputs:
+        return component.price(job, _decode(kept, component.reads, levels))
+
+    known = kept_tables()
     if known is None or len(kept) > ROWS:
-        outputs = component.price(job, _decode(kept, component.reads, levels))
-    else:
-        outputs = known.outputs(component, job, kept, levels)
+        return Table(price(), row_of.astype(np.intp, copy=False))
+    told = (
+        tuple(map(id, own)) if name in _BY_IDENTITY else own
+        for name, own in zip(component.reads, levels, strict=True)
+    )
+    columns = (component.price, component.reads, *told)
+    outputs = known.outputs(job, component.of_job, columns, Made(kept, levels), price)
     return Table(outputs, row_of.astype(np.intp, copy=False))
 
 
@@ -339,101 +335,3 @@ def _decode(
             rest, digit = np.divmod(rest, len(own))
         values[name] = Coded(own, digit)
     return Columns(values, len(keys))
-
-
-JOBS = 64  # with tables of their own, the latest; bisections leave many behind
-ROWS = 512  # of a table that is kept; larger ones are of whole search spaces, asked once
-_BY_IDENTITY = ("offer.device", "offer.host")  # compared as objects: their equality is slow
-
-
-@cache
-def _facts(of_job: tuple[str, ...]) -> Callable[[Job], tuple[Any, ...]]:
-    """Of a job what a price may depend on, which of `FEW_READ` being given.
-
-    What is locked, opened or offered decides which candidates there are, never what one costs.
-    """
-    left_out = {"lock", "allow", "offers", *FEW_READ} - set(of_job)
-    return attrgetter(*(name for name in Job.__slots__ if name not in left_out))
-
-
-_Levels = list[tuple[Any, ...]]
-_Tables = dict[tuple[Any, ...], list["_Made"]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """Outputs of a component. levels: what keeps alive the objects that it is found by."""
-
-    keys: NDArray[np.intp]  # rising
-    outputs: Outputs
-    levels: _Levels
-
-    def of(self, keys: NDArray[np.intp]) -> Outputs | None:
-        """The outputs of these combinations; None where one of them is not among its own."""
-        if len(keys) > len(self.keys):
-            return None
-        at = np.searchsorted(self.keys, keys)
-        if at[-1] == len(self.keys) or (self.keys[at] != keys).any():
-            return None
-        return self.outputs if len(keys) == len(self.keys) else taken(self.outputs, at)
-
-
-@dataclass(frozen=True, slots=True)
-class _OfJob:
-    """What is kept of one job. facts: what of it a price may depend on."""
-
-    job: Job
-    facts: Any
-    tables: _Tables
-
-
-class KeptTables:
-    """Outputs by job, component and columns: which values there are, and which combinations."""
-
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self._jobs: dict[tuple[str, ...], list[_OfJob]] = {}
-
-    def outputs(
-        self, component: Component, job: Job, keys: NDArray[np.intp], levels: _Levels
-    ) -> Outputs:
-        """The component's outputs, from before where they are known. Arrays are read-only."""
-        tables, names = self._of(job, component.of_job), component.reads
-        told = (
-            tuple(map(id, own)) if name in _BY_IDENTITY else own
-            for name, own in zip(names, levels, strict=True)
-        )
-        known = tables.setdefault((component.price, names, *told), [])
-        for same in known:
-            found = same.of(keys)
-            if found is not None:
-                return found
-        made = component.price(job, _decode(keys, names, levels))
-        for array in dict.values(made):  # what is priced later is read-only from the start
-            _fixed(array)
-        known.append(_Made(keys, made, levels))
-        return made
-
-    def _of(self, job: Job, of_job: tuple[str, ...]) -> _Tables:
-        jobs = self._jobs.setdefault(of_job, [])
-        for known in reversed(jobs):
-            if known.job is job:
-                return known.tables
-        facts = _facts(of_job)(job)
-        same = next((n for n, known in enumerate(jobs) if known.facts == facts), None)
-        tables = {} if same is None else jobs.pop(same).tables
-        self._jobs[of_job] = [*jobs[1 - JOBS :], _OfJob(job, facts, tables)]
-        return tables
-
-
-_KEPT: ContextVar[KeptTables | None] = ContextVar("kept_tables", default=None)
-
-
-@contextmanager
-def reusing_tables() -> Iterator[None]:
-    """Within it no table is priced twice; one inside another goes on with the outer one's."""
-    token = _KEPT.set(_KEPT.get() or KeptTables())
-    try:
-        yield
-    finally:
-        _KEPT.reset(token)

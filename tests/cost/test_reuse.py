@@ -12,8 +12,9 @@ import pytest
 
 from autotune.app.job.load import load_job
 from autotune.cost import model as cost_model
-from autotune.cost.columns import FEW_READ, JOBS, reusing_tables, tabulate
+from autotune.cost.columns import tabulate
 from autotune.cost.model import CostModel
+from autotune.cost.outputs import FEW_READ, JOBS, reusing_tables
 from autotune.cost.time import compute
 from autotune.domain.candidates import Candidates
 from autotune.domain.config import PLAIN

@@ -28,7 +28,7 @@ from autotune.app.campaign.schedule import (
 from autotune.app.campaign.subset import parse_budget, what_to_cut
 from autotune.app.tune.priced import check_choices
 from autotune.catalog.files import write_whole
-from autotune.cost.columns import reusing_tables
+from autotune.cost.outputs import reusing_tables
 from autotune.domain.answer.plan import OfferTotal, PhaseTotal, Plan, PlannedRun, RunsTotal
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.errors import LIMIT_MISSED, NOTHING_FEASIBLE, InputError

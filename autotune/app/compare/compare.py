@@ -21,7 +21,7 @@ from autotune.app.whatif.explain import ROUGH
 from autotune.app.whatif.levers import opened_bills
 from autotune.app.whatif.unknown_lengths import on_short_rows
 from autotune.claims import job_contradictions
-from autotune.cost.columns import reusing_tables
+from autotune.cost.outputs import reusing_tables
 from autotune.domain.answer.comparison import (
     Compared,
     Comparison,

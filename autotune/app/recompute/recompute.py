@@ -25,7 +25,7 @@ from autotune.app.tune.priced import check_choices
 from autotune.app.tune.tune import Options, tune
 from autotune.app.whatif.from_today import ending_at, starting_at
 from autotune.app.whatif.waterfall import RunEdit, State, config_edits, pricer, waterfall_between
-from autotune.cost.columns import reusing_tables
+from autotune.cost.outputs import reusing_tables
 from autotune.domain.answer.recompute import Recomputation, Recomputed
 from autotune.domain.device import OLD_DAYS
 from autotune.domain.edit import Edit

@@ -22,7 +22,7 @@ from autotune.app.tune.priced import (
     run_dir_of,
 )
 from autotune.app.tune.tracing import choose_traced
-from autotune.cost.columns import reusing_tables
+from autotune.cost.outputs import reusing_tables
 from autotune.domain.paths import whole
 from autotune.search import selection
 from autotune.search.study.samplers import CALIBRATED, check_sampler
