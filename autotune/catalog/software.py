@@ -85,7 +85,7 @@ def installed_versions(packages: Iterable[str] = REQUIRED) -> dict[str, str]:
 SWITCHES = (
     "autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant", "own_model",
     "kbit_prepared", "saves_as_loaded", "no_moments", "loads_whole",
-    "saves_model_only", "cudnn_attention", "fp32_products",
+    "saves_model_only", "cudnn_attention", "fp32_products", "quantised_experts", "linear_experts",
 )  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
@@ -244,8 +244,10 @@ def find_software(spec: object) -> Software:
     `saves_model_only` (true where checkpoints hold no optimizer states), `cudnn_attention` (false
     where TORCH_CUDNN_SDPA_DEPRIORITIZED is set; not stated: as run.sh sets it), `fp32_products`
     (true where 4-bit weights are multiplied in fp32: `bnb_4bit_compute_dtype` left out, and no
-    autocast) and `loads_whole` (true of a trainer that puts the whole model on each device before
-    ZeRO-3 shards it). Raises InputError.
+    autocast), `quantised_experts` (true where experts that are one parameter are quantised with
+    the base, axolotl's `quantize_moe_experts`), `linear_experts` (true where they are linear layers
+    whatever transformers does, axolotl's `llama4_linearized_experts`) and `loads_whole` (true of a
+    trainer that puts the whole model on each device before ZeRO-3 shards it). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]

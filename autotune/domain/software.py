@@ -168,6 +168,10 @@ class Software:
     stack: str = "hf"  # training code: transformers' Trainer (and TRL), or another's name
     # adapters without dropout are one operation with their weights: axolotl's lora_*_kernel
     fused_adapters: bool = field(default=False, metadata=LATER)
+    # a switch of the trainer quantises experts that are one parameter (quantize_moe_experts)
+    quantised_experts: bool = field(default=False, metadata=LATER)
+    # a class of the trainer's makes linear layers of them, in any release
+    linear_experts: bool = field(default=False, metadata=LATER)
     # of activation checkpointing, where it is stated (use_reentrant); None: as transformers has it
     reentrant: bool | None = field(default=None, metadata=LATER)
     trainer: str = field(default="", metadata=LATER)  # what drives it; empty: not known

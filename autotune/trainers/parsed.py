@@ -66,6 +66,8 @@ class Parsed:
     loads_whole: bool = False  # onto each device, before ZeRO-3 shards it
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights
+    quantised_experts: bool = False  # those of one parameter too, with the base
+    linear_experts: bool = False  # each matrix of an expert is a linear layer
     kbit_prepared: bool = False  # what a quantised base does not quantise becomes fp32
     saves_as_loaded: bool = False  # what trains whole keeps the dtype that it was loaded in
     reentrant: bool | None = None  # of activation checkpointing, where the file says

@@ -78,7 +78,7 @@ _KINDS: Final = (
     Kind(r"sage_attention|flash_attn_\w+|s2_attention|xformers_attention|flex_attention|shift_attn|"
           r"mixture_of_depths|use_unsloth|mixture_of_experts\w*|flash_attn_fuse_\w+",
           "other kernels than are counted", 0.20, 0.20),
-    Kind(r"quantize_moe_experts|moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
+    Kind(r"moe_\w*(kernel|backend)s?|experts_implementation|use_scattermoe|"
           r"use_sonicmoe|use_kernels|moe_bnb_fast",
           "other kernels or storage of experts than are counted", 0.30, 0.30),
     Kind(r"use_kt|kt_\w+|fast_inference|use_onebitllms|use_quartet\w*|gptq|nvfp4\w*|use_hadamard|"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.catalog.models.models import find_model
 from autotune.catalog.models.undescribed import read_as_llama
 from autotune.cost.dora import repeats_base
-from autotune.cost.memory.states import experts_fused, quantised, sizes
+from autotune.cost.memory.experts import experts_fused, experts_quantised, retained_bytes
+from autotune.cost.memory.states import quantised, sizes
 from autotune.cost.parameters import (
     parameter_count,
     resolve_saved,
@@ -190,11 +191,26 @@ def _unquantised_note(job: Job) -> tuple[str, ...]:
     size = sizes(job.model)
     if not experts_fused(job) or not size.fused:
         return ()
+    if experts_quantised(job):
+        return _unpacked_note(job)
     share = (size.linear - size.fused) / size.total
     text = (
         f"only {100 * share:.0f} % of {job.model.name} becomes {base}: the experts stay in 16 bit "
         f"({format_bytes(2.0 * size.fused)}); transformers {version} keeps a layer's experts as "
         "one parameter, which bitsandbytes leaves alone"
+    )
+    return (Decisive(text),)
+
+
+def _unpacked_note(job: Job) -> tuple[str, ...]:
+    """That bitsandbytes leaves quantised experts unpacked; nothing where it does not."""
+    left = retained_bytes(job)
+    if not left:
+        return ()
+    version = ".".join(map(str, job.software.bitsandbytes or ()))
+    text = (
+        f"bitsandbytes {version} leaves the experts of every layer unpacked beside "
+        f"use_reentrant: false ({format_bytes(left)}); 0.50 does not, nor does use_reentrant: true"
     )
     return (Decisive(text),)
 

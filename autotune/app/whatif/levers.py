@@ -18,7 +18,7 @@ from autotune.app.job.method import BITSANDBYTES
 from autotune.app.whatif.changes import base_edit
 from autotune.app.whatif.moved import opened_means
 from autotune.catalog.software import INSTALLABLE, OF_MIXERS, installing
-from autotune.cost.memory.states import experts_fused
+from autotune.cost.memory.experts import FUSED_AT_ONCE, experts_fused, experts_quantised
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.candidates import OFFER
 from autotune.domain.config import ACCUMULATION, KNOBS, PLAIN, SPLIT
@@ -117,7 +117,8 @@ def package_change(package: str) -> QuestionEdit:
 
 def _unfused_experts(job: Job) -> list[QuestionEdit]:
     """An older transformers, where experts are linear layers that a quantised base holds."""
-    if job.method.base not in BITSANDBYTES or not experts_fused(job):
+    held = experts_quantised(job) or job.model.family in FUSED_AT_ONCE
+    if held or job.method.base not in BITSANDBYTES or not experts_fused(job):
         return []
     version = ".".join(map(str, UNFUSED_LAST))
 

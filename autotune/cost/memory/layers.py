@@ -24,6 +24,7 @@ from autotune.cost.memory.attention_kernel import (
     split_bytes,
     splits_keys,
 )
+from autotune.cost.memory.experts import experts_looped, merged_experts_bytes
 from autotune.cost.memory.mixers import chunked_tokens, mixer_forward, mixer_transient
 from autotune.cost.memory.modelling_code import (
     NARROW_NORMS,
@@ -38,11 +39,9 @@ from autotune.cost.memory.modelling_code import (
 )
 from autotune.cost.memory.states import (
     dequantised_bytes,
-    experts_fused,
     fp32_norms,
     fp32_stream,
     keeps_inputs,
-    merged_experts_bytes,
     of_bitsandbytes,
     quantised,
     sizes,
@@ -305,7 +304,7 @@ class Modes:
                 and job.model.norm == "rmsnorm",
                 fused_gate=job.software.kernels == "liger" or bool(compiled[i]),
                 compiled=bool(compiled[i]),
-                looped=job.model.is_moe and not experts_fused(job),
+                looped=experts_looped(job),
                 repeats_base=dora.repeats_base(job),
                 fused_adapters=fuses_adapters(job),
                 expands_heads=copies_heads(job, _KINDS[int(attention[i])]),

@@ -17,12 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.memory import logits as head_memory
+from autotune.cost.memory.experts import merged_experts_bytes
 from autotune.cost.memory.instants import Instant, larger
-from autotune.cost.memory.states import (
-    dequantised_bytes,
-    merged_experts_bytes,
-    unpacked_head_bytes,
-)
+from autotune.cost.memory.states import dequantised_bytes, unpacked_head_bytes
 from autotune.cost.memory.units import waits
 from autotune.cost.parameters import kept_keys, trains_head
 from autotune.domain.software import EVALUATES_WITHOUT_CACHE_FROM, LOSS_COPIES_FROM

@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed, parameters, whole_modules
+from autotune.cost.memory.experts import (
+    EXPERT,
+    EXPERTS_FUSED_FROM,
+    ROUTED,
+    experts_fused,
+    experts_quantised,
+)
 from autotune.cost.memory.modelling_code import (
     LITGPT,
     family_memory,
@@ -39,10 +46,6 @@ NF4 = 1 / 2 + 1 / 16  # codes, fp32 absmax per 64
 # [bytes] a weight that a kernel reads to unpack it: codes, and a scale in fp32 for every 64.
 PACKED_BYTES = {"nf4": NF4, "int8": 1.0}
 STATE_BYTES_8BIT = 1 + 4 / 256  # one 8-bit moment and its share of an fp32 scale per block of 256
-ROUTED = frozenset({"expert", "router"})
-# Source: transformers 4.48 modeling_mixtral.py loops over experts of nn.Linear; 5.23 has one 3-D
-# parameter and one grouped product for all, which integrations/bitsandbytes.py does not replace.
-EXPERTS_FUSED_FROM = (5, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class Sizes:
     linear_rows: float  # output features of those
     fused: float  # those of routed experts and their routers, which may be one parameter a layer
     fused_rows: float
+    experts: float  # of those the experts alone
+    expert_rows: float
     largest_linear: float  # one matrix
     largest_plain: float  # one matrix outside the experts
     embedding: float  # input embeddings, with the head's weights when those are tied
@@ -67,7 +72,7 @@ class Sizes:
 @lru_cache(maxsize=64)
 def sizes(model: Model) -> Sizes:
     """Element counts of a model. Source: derived: shapes of the decoder's modules."""
-    linear = rows = largest = fused = fused_rows = plain = 0.0
+    linear = rows = largest = fused = fused_rows = experts = expert_rows = plain = 0.0
     for kind in model.layers:
         count, linears = kind.num_layers, kind.linears
         linear += count * sum(x.in_features * x.out_features * x.count for x in linears)
@@ -76,6 +81,9 @@ def sizes(model: Model) -> Sizes:
         routed = [x for x in linears if x.part in ROUTED]
         fused += count * sum(x.in_features * x.out_features * x.count for x in routed)
         fused_rows += count * sum(x.out_features * x.count for x in routed)
+        alone = [x for x in routed if x.part == EXPERT]
+        experts += count * sum(x.in_features * x.out_features * x.count for x in alone)
+        expert_rows += count * sum(x.out_features * x.count for x in alone)
         others = [float(x.in_features * x.out_features) for x in linears if x.part not in ROUTED]
         plain = max(plain, *others)
     for x in model.outside:
@@ -90,6 +98,8 @@ def sizes(model: Model) -> Sizes:
         linear_rows=rows,
         fused=fused,
         fused_rows=fused_rows,
+        experts=experts,
+        expert_rows=expert_rows,
         largest_plain=plain,
         largest_linear=largest,
         embedding=float(parameters.embedding_parameters(model)),
@@ -120,21 +130,23 @@ def _text_bytes(job: Job, size: Sizes) -> float:
     Source: QLoRA (Dettmers 2023) section 3: 4-bit codes in blocks of 64 with double quantisation in
     blocks of 256; LLM.int8 (Dettmers 2022) section 3: int8 codes and one fp32 scale a row.
     Embeddings, head, norms and biases stay 16-bit, unless the trainer casts them to fp32, and so
-    do experts that are one parameter. litgpt's head is quantised too.
+    do experts that are one parameter, unless a switch quantises it. litgpt's head is quantised too.
     """
     base = job.method.base
     if base == "32bit":
         return 4.0 * size.total
     if base == "16bit" or not quantised(job):
         return 2.0 * size.total
-    fused = experts_fused(job)
-    linear = size.linear - fused * size.fused + quantised_head(job, size)
+    fused, packed = experts_fused(job), experts_quantised(job)
+    left = fused * size.fused - packed * size.experts
+    linear = size.linear - left + quantised_head(job, size)
     rest = size.total - linear + stable_embedding(job)
     wide = {"none": 0.0, "norms": size.norms, "all": rest}[job.software.kbit_upcast]
     kept = 2.0 * rest + 2.0 * wide
     if base == "nf4":
         return (NF4_DOUBLE_QUANT if job.method.double_quant else NF4) * linear + kept
-    return linear + 4.0 * (size.linear_rows - fused * size.fused_rows) + kept
+    rows = size.linear_rows - fused * size.fused_rows + packed * size.expert_rows
+    return linear + 4.0 * rows + kept
 
 
 def quantised(job: Job) -> bool:
@@ -194,37 +206,11 @@ def unpacked_head_bytes(job: Job, size: Sizes, compute: FloatArray) -> FloatArra
     return (2.0 + compute) * quantised_head(job, size)
 
 
-def experts_fused(job: Job) -> bool:
-    """Whether routed experts are one parameter, which a quantised base leaves in 16 bit.
-
-    Unsloth makes linear layers of gpt-oss's experts where it loads them in 4 bits, whatever
-    transformers does. Source: unsloth_zoo 2026.10.9 temporary_patches/gpt_oss.py,
-    GptOssExpertsBnb4bit; a T4 held 12.8 GiB of the 20B model after loading.
-    """
-    by_unsloth = job.software.kernels == "unsloth" and job.method.base == "nf4"
-    apart = by_unsloth and job.model.family == "gpt_oss"
-    return not apart and job.model.is_moe and job.software.transformers >= EXPERTS_FUSED_FROM
-
-
 def dequantised_bytes(job: Job, size: Sizes) -> float:
     """[bytes] of the one weight that a quantised base unpacks for a matrix product."""
     if not quantised(job):
         return 0.0
     return 2.0 * (size.largest_plain if experts_fused(job) else size.largest_linear)
-
-
-def merged_experts_bytes(job: Job) -> float:
-    """[bytes] of the weights with adapters added that a layer keeps, where experts are adapted.
-
-    PEFT cannot run an adapter beside one parameter of all experts: it adds the product of the
-    adapter's matrices to the weights and multiplies with the sum. Source: peft 0.21
-    tuners/lora/layer.py, ParamWrapper; a trace of Mixtral keeps one 16-bit copy a layer.
-    """
-    if not (job.method.is_lora and experts_fused(job)):
-        return 0.0
-    adapted = [x for x in job.model.matrices if x.part == "expert" and x.adaptable]
-    adapted = [x for x in adapted if x.name in job.method.targets]
-    return 2.0 * sum(x.in_features * x.out_features * x.count for x in adapted)
 
 
 def fp32_stream(job: Job) -> bool:

@@ -25,6 +25,7 @@ from autotune.cost.memory.activations import (
     reads_stream,
     unneeded_kept,
 )
+from autotune.cost.memory.experts import retained_bytes
 from autotune.cost.memory.instants import Instant
 from autotune.cost.memory.layers import LayerBytes, Modes, forward_scores, layers_of, norm_transient
 from autotune.cost.memory.mixers import mixer_forward
@@ -102,6 +103,7 @@ class Step:
     compiled: BoolArray  # a loss that is compiled
     before: FloatArray  # of the micro-batch before that is alive until the forward has answered
     relaid: FloatArray  # copies of int8 weights that a save makes
+    retained: FloatArray  # experts that checkpointed layers leave unpacked
 
     @property
     def kept_layer(self) -> FloatArray:
@@ -136,7 +138,7 @@ class Step:
             optimizer=static.optimizer,
             activations=zero,
             logits=zero,
-            workspace=self.gathered_root,
+            workspace=self.gathered_root + self.retained,
         )
 
     @classmethod
@@ -223,6 +225,7 @@ class Step:
             compiled=compiles_loss(job, columns),
             before=_before(job, size, modes, tokens),
             relaid=_relaid(job, columns, size),
+            retained=np.where(checkpointing, retained_bytes(job), 0.0),
         )
 
 

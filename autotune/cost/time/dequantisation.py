@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost import deepspeed
+from autotune.cost.memory.experts import (
+    ROUTED,
+    experts_fused,
+    keeps_unpacked,
+    quantised_elements,
+)
 from autotune.cost.memory.states import PACKED_BYTES, fp32_norms, fp32_stream
-from autotune.cost.time.flops import products
+from autotune.cost.time.flops import Product, products
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,11 +89,44 @@ def unpacking_kernels(job: Job) -> tuple[float, float]:
     return BY_OPERATORS[job.method.double_quant]
 
 
+def packed(job: Job) -> tuple[Product, ...]:
+    """Projections that are layers of few bits: experts that are one parameter are none."""
+    without = ROUTED if experts_fused(job) else frozenset[str]()
+    return products(job.model, job.method, without=without)
+
+
 def dequantised_weights(job: Job) -> float:
     """[elements] weights that one pass over all frozen projections dequantises."""
     if not job.method.is_lora or job.method.base not in PACKED_BYTES:
         return 0.0
-    return sum(p.weights * p.matrices for p in products(job.model, job.method))
+    return sum(p.weights * p.matrices for p in packed(job))
+
+
+# Bytes that unpacking a weight of quantised experts moves in int8: the codes are read, and two
+# products of four bytes written, of which the first is read again. See `unpacked_bytes`.
+_INT8_EXPERT = 13.0
+
+
+def forward_bytes(job: Job) -> float:
+    """[bytes] of unpacking all frozen weights once, experts that are one parameter too."""
+    return dequantised_bytes(job) + _expert_bytes(job)
+
+
+def micro_step_bytes(job: Job, again: FloatArray) -> FloatArray:
+    """[rows, bytes] of unpacking frozen weights in a micro-step. again: [rows] of recomputation."""
+    experts = _expert_bytes(job) * _expert_passes(job, again)
+    return dequantised_bytes(job) * passes(job, again) + experts
+
+
+def _expert_bytes(job: Job) -> float:
+    plain = PACKED_BYTES.get(job.method.base, 0.0) + 2.0
+    moved = _INT8_EXPERT if job.method.base == "int8" else plain
+    return moved * quantised_elements(job)
+
+
+def _expert_passes(job: Job, again: FloatArray) -> FloatArray:
+    """[rows] how often a micro-step unpacks quantised experts: the backward finds them unpacked."""
+    return np.where((again > 0.0) & keeps_unpacked(job), 0.0, 1.0 + again)
 
 
 def dequantised_bytes(job: Job) -> float:
@@ -107,9 +146,7 @@ def int8_bytes(job: Job) -> float:
     """
     if not (job.method.is_lora and job.method.base == "int8"):
         return 0.0
-    return sum(
-        p.active * (9.0 * p.inputs + 12.0 * p.outputs) for p in products(job.model, job.method)
-    )
+    return sum(p.active * (9.0 * p.inputs + 12.0 * p.outputs) for p in packed(job))
 
 
 # In these releases a 4-bit linear computes in the dtype of its first input where that is fp32 or
@@ -180,7 +217,7 @@ def wide_cast_bytes(job: Job, *, fp32_adapters: bool) -> float:
     return sum(
         FROM_FP32_BYTES * p.inputs * (p.active - (p.adapted if fp32_adapters else 0.0))
         + TO_FP32_BYTES * p.outputs * p.active
-        for p in products(job.model, job.method)
+        for p in packed(job)
     )
 
 
@@ -192,6 +229,7 @@ def unpacked_s(
     recomputed: [rows] 1 under activation checkpointing. device: [rows] place in `devices`.
     """
     weights = dequantised_weights(job) * passes(job, recomputed)
+    weights = weights + quantised_elements(job) * _expert_passes(job, recomputed)
     rate = np.asarray([instructions_per_s(d) for d in devices])[device]
     found: FloatArray = weights * unpacking(job) / np.maximum(rate, 1.0)
     return found

@@ -18,6 +18,7 @@ from autotune.cost.batches import evaluation_rows, expected_longest
 from autotune.cost.columns import Columns, Component, FloatArray, Outputs
 from autotune.cost.constants import constants
 from autotune.cost.fused_kernels import under_each
+from autotune.cost.memory.experts import quantised_elements
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import kept_keys
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
@@ -128,8 +129,9 @@ def _dequantised_s(job: Job, columns: Columns) -> FloatArray:
     c = constants()
     if job.method.base != "nf4":
         return np.zeros(columns.rows)
-    moved = dequantisation.dequantised_bytes(job) / columns.device("memory_bandwidth_bytes_per_s")
-    issued = dequantisation.dequantised_weights(job) * dequantisation.unpacking(job)
+    moved = dequantisation.forward_bytes(job) / columns.device("memory_bandwidth_bytes_per_s")
+    weights = dequantisation.dequantised_weights(job) + quantised_elements(job)
+    issued = weights * dequantisation.unpacking(job)
     rate = np.maximum(columns.of_device(instructions_per_s), 1.0)
     return np.maximum(moved / c.bandwidth_share, issued / rate * c.dequantise_instructions)
 
@@ -143,7 +145,7 @@ def _token_seconds(job: Job, columns: Columns, rows: FloatArray, length: FloatAr
     c = constants()
     stored = weight_bytes(job, sizes(job.model))
     cache = 2.0 * 2.0 * rows * length * kept_keys(job.model)
-    dequantised = dequantisation.dequantised_bytes(job) if job.method.base == "nf4" else 0.0
+    dequantised = dequantisation.forward_bytes(job) if job.method.base == "nf4" else 0.0
     traffic = stored + cache + dequantised
     bandwidth = columns.device("memory_bandwidth_bytes_per_s") * c.bandwidth_share
     return np.hypot(traffic / bandwidth, _issued(job, columns)) + GENERATE_TOKEN_S

@@ -57,10 +57,17 @@ class Product:
 
 
 @lru_cache(maxsize=256)
-def products(model: Model, method: Method) -> tuple[Product, ...]:
-    """Projections in and beside the layers, grouped by shape and by how many tokens they see."""
+def products(
+    model: Model, method: Method, *, without: frozenset[str] = frozenset()
+) -> tuple[Product, ...]:
+    """Projections in and beside the layers, grouped by shape and by how many tokens they see.
+
+    without: parts that are left out.
+    """
     found: dict[tuple[int, int, float], list[float]] = {}
     for layers, linear in model.all_linears:
+        if linear.part in without:
+            continue
         share = linear.active / linear.count
         sums = found.setdefault(
             (linear.in_features, linear.out_features, share), [0.0, 0.0, 0.0, 0.0]

@@ -18,7 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
+from autotune.cost.memory.experts import experts_looped
 from autotune.cost.time.dequantisation import (
+    packed,
     unpacking_kernels,
     wide_linears,
     widens_weights,
@@ -313,7 +315,6 @@ def hooked_modules(model: Model, method: Method) -> float:
     return layers + 3.0 * adapted
 
 
-GROUPED_EXPERTS_FROM = (5,)  # transformers: grouped products instead of a loop
 # An adapter's kernels are issued by few lines of Python, a layer's through many modules: two more
 # adapted projections a layer cost ms-swift 0.4 ms each with recomputation (28 kernels), against
 # 20 us a kernel in full fine-tuning.
@@ -371,7 +372,7 @@ def launches(
         ahead, back = layer
         if one.is_moe:
             # One loop over experts before transformers 5, grouped products since.
-            loops = one.num_experts if job.software.transformers < GROUPED_EXPERTS_FROM else 3
+            loops = one.num_experts if experts_looped(job) else 3
             ahead += 6.0 * loops
             back += 8.0 * loops
         forward, backward = forward + ahead * one.num_layers, backward + back * one.num_layers
@@ -381,13 +382,14 @@ def launches(
     ahead, back = dora.kernels(job, fp32=fp32_adapters)
     forward += adapted * (adapter.forward + ahead)
     backward += adapted * (adapter.backward + back)
+    held = sum(p.active for p in packed(job))
     unpacked = unpacking_kernels(job)
-    forward += unpacked[0] * matrices
-    backward += unpacked[1] * matrices
+    forward += unpacked[0] * held
+    backward += unpacked[1] * held
     if wide_linears(job):  # of inputs and outputs; of weights, there and back
         forward += ADAPTER_WEIGHT * (4 if widens_weights(job) else 2) * matrices
         backward += ADAPTER_WEIGHT * 2 * matrices
     if method.is_lora and method.base == "int8":
-        forward += 25 * matrices  # row statistics, codes, int32 product, outlier columns apart
-        backward += 4 * matrices
+        forward += 25 * held  # row statistics, codes, int32 product, outlier columns apart
+        backward += 4 * held
     return Passes(forward + 15, backward + 20)

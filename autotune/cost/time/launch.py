@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.batches import unchanging_lengths, waited_length
+from autotune.cost.memory.experts import experts_looped
 from autotune.cost.time import kernels
 from autotune.cost.time.attention import mixer_kernels, waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
@@ -162,12 +163,7 @@ def synchronised(job: Job, columns: Columns) -> FloatArray:
     """
     asks = waits_for_lengths(job, columns)
     inside = job.method.is_lora and job.method.base == "int8"
-    return (asks | inside | loops_over_experts(job)).astype(np.float64)
-
-
-def loops_over_experts(job: Job) -> bool:
-    """Whether a mixture's experts run one after another, each on tokens that are looked up."""
-    return job.model.is_moe and job.software.transformers < kernels.GROUPED_EXPERTS_FROM
+    return (asks | inside | experts_looped(job)).astype(np.float64)
 
 
 def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArray:

@@ -356,7 +356,7 @@ def _traffic(
     pairs = rows.tokens * rows.length * heads
     eager = columns.equals("attention", "eager")
     total += np.where(eager, pairs * score * _compiled(job, graphs, fewer / score), 0.0)
-    return total, dequantisation.dequantised_bytes(job) * dequantisation.passes(job, again)
+    return total, dequantisation.micro_step_bytes(job, again)
 
 
 def _value_size(job: Job, columns: Columns, wide: FloatArray) -> FloatArray:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import ZERO_STAGE
+from autotune.domain.errors import InputError
+from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.contract import GONE
 from autotune.trainers.hf.keys import OPTIMIZERS, spell_argument
@@ -19,6 +21,7 @@ from autotune.trainers.words import ON_OFF, Word
 
 if TYPE_CHECKING:
     from autotune.domain.config import KnobValue
+    from autotune.domain.job import Job
     from autotune.trainers.contract import Changes, Target
     from autotune.trainers.parsed import Keys, Parsed
     from autotune.trainers.words import Words
@@ -102,6 +105,45 @@ def read_fused_adapters(keys: Keys, parsed: Parsed) -> None:
     parsed.fused_adapters = True
     why = "not in the file; axolotl switches them on by itself since 0.10"
     parsed.note(", ".join(ADAPTER_KERNELS), "true", why)
+
+
+_QUANTISES, _LINEARISES = "quantize_moe_experts", "llama4_linearized_experts"
+_FP32_EXPERTS = "multiplies experts in fp32, which 8-bit ones are unpacked to: slower than counted"
+_SLOWER, _WIDER = 0.4, 0.1  # assumptions, as those of unread keys
+
+
+def read_experts(keys: Keys, parsed: Parsed) -> None:
+    """How the experts of a mixture are stored, which transformers 5 has as one parameter a layer.
+
+    Raises InputError for what axolotl refuses.
+
+    Source: axolotl 0.15 to 0.21 utils/schemas/config.py, check_quantize_moe_experts, and
+    monkeypatch/moe_quant.py; llama4_linearized_experts is there since 0.8.1, for Llama 4 alone.
+    """
+    parsed.linear_experts = keys.switch(_LINEARISES) is True
+    if keys.switch(_QUANTISES) is not True:
+        return
+    told = f"{keys.name}: {_QUANTISES} is true, "
+    if keys.at("lora_target_linear"):
+        msg = f"{told}and axolotl refuses lora_target_linear: true beside it"
+        raise InputError(msg, "name the projections in lora_target_modules instead")
+    if keys.at("adapter") not in {"lora", "qlora"}:
+        msg = f"{told}which needs adapter: lora or qlora"
+        raise InputError(msg, f"leave {_QUANTISES} out for full fine-tuning")
+    if not (keys.at("load_in_4bit") or keys.at("load_in_8bit")):
+        msg = f"{told}which needs load_in_4bit: true or load_in_8bit: true"
+        raise InputError(msg, f"leave {_QUANTISES} out for a 16-bit base")
+    parsed.quantised_experts = True
+    if not keys.at("load_in_4bit"):
+        parsed.uncounted.append(Uncounted(_QUANTISES, "true", _FP32_EXPERTS, _SLOWER, _WIDER))
+
+
+def spell_experts(job: Job) -> Changes:
+    """The keys of a mixture whose experts are quantised, or linear layers; none for others."""
+    software, few = job.software, job.method.is_quantised
+    quantises = software.quantised_experts and few and job.model.is_moe
+    found: Changes = {_QUANTISES: True} if quantises else {}
+    return {**found, **({_LINEARISES: True} if software.linear_experts else {})}
 
 
 def spell_kernels(value: KnobValue, target: Target) -> Changes:

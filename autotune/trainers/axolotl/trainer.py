@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.cost.memory.experts import quantised_elements
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
@@ -19,9 +20,11 @@ from autotune.trainers.axolotl.keys import (
     CHECKPOINTING,
     OLD_ATTENTION,
     WORDS,
+    read_experts,
     read_fused_adapters,
     read_plugins,
     spell,
+    spell_experts,
 )
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.adapter import (
@@ -117,6 +120,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
     targets, linear = keys.words("lora_target_modules"), keys.switch("lora_target_linear")
     variant = read_variant(keys, parsed, "peft_")
     scales = keys.switch("bnb_config_kwargs.bnb_4bit_use_double_quant")  # true (loaders/model.py)
+    read_experts(keys, parsed)
     if adapter is None:
         parsed.part("method", kind="full", base=base)
         return
@@ -324,6 +328,7 @@ class Axolotl(Trainer):
         """The YAML in the words of its version and run.sh, and what the YAML cannot say."""
         refuse_wide_base(plan, self.name, trains_wide=plan.config.sharding == "fsdp")
         _refuse_sharded_states(plan)
+        _refuse_old_experts(plan, plan.trainer or self.known[1])
         by_launcher = plan.config.sharding in {"none", "ddp", *ZERO_STAGE}
         beside = {"sharding"} if by_launcher else set[str]()
         values, notes = with_knobs(_contract(plan), plan, self, beside=beside)
@@ -348,6 +353,7 @@ RUNS: dict[Version, Version] = {
     (0, 16): (5, 5, 0), (0, 17): (5, 9, 0), (0, 18): (5, 14, 1), (0, 19): (5, 16, 1),
     (0, 20): (5, 17, 0), (0, 21): (5, 20, 1),
 }  # fmt: skip
+QUANTISES_EXPERTS: Version = (0, 15)
 ONE_ATTENTION: Version = (0, 17)  # attn_implementation rules; before, one switch a kernel
 
 
@@ -356,6 +362,12 @@ def _refuse_sharded_states(plan: Plan) -> None:
     if plan.config.sharding == "fsdp" and plan.config.optimizer == "adamw_bnb_8bit":
         msg = "axolotl refuses adamw_bnb_8bit under FSDP2"
         raise InputError(msg, "--set optimizer=adamw_torch_fused, or --set sharding=zero2")
+
+
+def _refuse_old_experts(plan: Plan, version: Version) -> None:
+    if quantised_elements(plan.job) and version < QUANTISES_EXPERTS:
+        msg = f"axolotl {show(version)} has no quantize_moe_experts, which the plan needs"
+        raise InputError(msg, f"{show(QUANTISES_EXPERTS)} has it: --export axolotl")
 
 
 def _say_attention(values: dict[str, Any], plan: Plan, version: Version) -> None:
@@ -392,6 +404,7 @@ def _contract(plan: Plan) -> dict[str, Any]:
         }  # fmt: skip
         if method.base == "nf4" and not method.double_quant:
             values["bnb_config_kwargs"] = {"bnb_4bit_use_double_quant": False}
+        values |= spell_experts(job)
     if method.modules_to_save:
         values["lora_modules_to_save"] = list(method.modules_to_save)
     values |= length_of_run(plan, "num_epochs")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from autotune.cost.memory.experts import quantised_elements
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
+from autotune.domain.units import format_bytes
 from autotune.trainers.hf.adapter import CASTS_SAVED
 from autotune.trainers.hf.arguments import counts_by_epochs
 from autotune.trainers.hf.precision import is_pure_16bit
@@ -30,7 +32,7 @@ def shared_notes(plan: Plan, learning_rate: float) -> list[str]:
         ),
         *newer_note("transformers", plan.transformers),
     ]
-    notes += _run_notes(plan)
+    notes += [*_experts_notes(plan), *_run_notes(plan)]
     notes += _precision_notes(plan)
     notes += _sharding_notes(plan)
     notes += _evaluation_notes(plan)
@@ -57,7 +59,16 @@ def trainer_notes(plan: Plan, trainer: str, *, evaluates: bool, pads: bool) -> l
         notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
     if job.software.kernels == "unsloth" and trainer != "unsloth":
         notes.append("Unsloth's kernels are not in this format: expect a slower run, more memory")
-    return [*notes, *_saved_notes(plan, trainer)]
+    experts = [] if trainer == "axolotl" else _experts_notes(plan)
+    return [*experts, *notes, *_saved_notes(plan, trainer)]
+
+
+def _experts_notes(plan: Plan) -> list[str]:
+    """That the format quantises no experts, where the plan rests on it."""
+    if not quantised_elements(plan.job):
+        return []
+    size = format_bytes(2.0 * quantised_elements(plan.job))
+    return [Decisive(f"Here the experts stay in 16 bit ({size}): --export axolotl quantises them")]
 
 
 def _saved_notes(plan: Plan, trainer: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.catalog.devices import find_device
@@ -143,3 +144,23 @@ def test_operators_of_torch_make_the_processor_unpack_slower(
     job = replace(job, method=replace(job.method, double_quant=double_quant))
     forward, backward = dequantisation.unpacking_kernels(job)
     assert least < forward * 14.0 + backward * 10.0 < most
+
+
+def test_experts_that_are_one_parameter_are_unpacked_only_where_a_switch_quantises_them(
+    lab: Any,
+) -> None:
+    """OLMoE 1B-7B: 6.44e9 weights in experts; their 16-bit copies wait for the backward."""
+    olmoe, experts, once = "allenai/OLMoE-1B-7B-0924", 6.4425e9, np.ones(1)
+    moved = 2.0 + dequantisation.PACKED_BYTES["nf4"]
+
+    def unpacked(again: float = 1.0, **software: Any) -> float:
+        job = job_of(lab, olmoe, **software)
+        return float(dequantisation.micro_step_bytes(job, again * once)[0])
+
+    plain, linear = unpacked(), unpacked(transformers=(4, 51, 3))
+    assert linear - plain == pytest.approx(3 * moved * experts, rel=0.01)
+    for again in (0.0, 1.0):
+        few = unpacked(again, quantised_experts=True) - unpacked(again)
+        assert few == pytest.approx((1 + again) * moved * experts, rel=0.001)
+    left: dict[str, Any] = {"bitsandbytes": (0, 49, 1), "reentrant": False}
+    assert unpacked(quantised_experts=True, **left) == unpacked(**left)

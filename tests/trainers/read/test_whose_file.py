@@ -8,7 +8,7 @@ import pytest
 
 from autotune.app.estimate import estimate
 from autotune.app.runs.user_file import patched
-from autotune.cost.memory.states import experts_fused
+from autotune.cost.memory.experts import experts_fused
 from autotune.domain.errors import InputError
 from autotune.trainers.registry import detect
 from tests.commandline import typed
