@@ -84,6 +84,7 @@ UPDATES_LISTS_FROM, UPDATES_IN_PLACE_FROM = (2, 0), (2, 1)
 UPDATES_BY_TORCH_FROM, FUSES_UPDATES_FROM, FUSES_UPDATES_UNDER = (4, 32), (4, 54), (2, 8)
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
+FSDP_WIDENS_FROM = (0, 30)  # accelerate
 TRL_PREPARES_UNTIL = (1, 0)  # a base in few bits, by itself
 # Source: torch 2.13 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 WITHOUT_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"  # a variable: sdpa asks cuDNN last
@@ -231,6 +232,16 @@ class Software:
         fuses = self.transformers >= FUSES_UPDATES_FROM and self.torch >= FUSES_UPDATES_UNDER
         lists = self.stack == "hf" and self.transformers >= UPDATES_BY_TORCH_FROM and not fuses
         return "adamw_torch" if lists else "adamw_torch_fused"
+
+    @property
+    def widens_shards(self) -> bool:
+        """Whether FSDP under mixed precision makes fp32 of 16-bit weights that train.
+
+        Source: accelerate 0.29.3, which does not, and 0.30.1 accelerator.py, prepare_model
+        ("Upcasted low precision parameters", its pull request 2674); 1.6 to 1.15
+        utils/fsdp_utils.py, fsdp2_prepare_model.
+        """
+        return self.stack == "hf" and self.autocast and self.accelerate >= FSDP_WIDENS_FROM
 
     def updates_in_turn(self, *, flat: bool) -> bool:
         """Whether AdamW updates one tensor after the other. flat: FSDP's own parameters."""

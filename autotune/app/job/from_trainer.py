@@ -81,7 +81,7 @@ def completed(
     _place_saves(parsed, values, overrides, batch)
     if int(parsed.knobs.get("checkpoint_every_steps", 0)) > NEVER_STEPS:
         parsed.knobs["checkpoint_every_steps"] = NEVER_STEPS - 1  # and once at the end
-    widen_masters(parsed, values, devices)
+    widen_masters(parsed, values, devices, _release("accelerate", overrides))
     _complete_evaluation(parsed, values, overrides)
     _place_evaluations(parsed, values, overrides, batch)
     today: dict[str, Any] = {"today": True, "config": _possible(parsed, devices)}

@@ -26,7 +26,7 @@ from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Method, ZeroSettings
-from autotune.domain.software import CLASS_FROM
+from autotune.domain.software import CLASS_FROM, FSDP_WIDENS_FROM
 from autotune.domain.units import format_bytes
 from autotune.trainers.unread import keeps_masters
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from autotune.domain.model import Model
     from autotune.domain.typed.job import DeepSpeedSection, JobFile, MethodSection
     from autotune.trainers.parsed import Parsed
+    from autotune.trainers.versions import Version
 
 BITSANDBYTES = ("nf4", "int8")  # stored and trained on as they are
 # Formats that transformers unpacks to 16 bit when it loads them for training. Source: transformers
@@ -75,7 +76,11 @@ def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
     Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
     """
     more = format_bytes(8.0 * parameter_count(model))
-    under = "" if zero_too else "; DeepSpeed keeps fp32 masters and moments either way"
+    under = (
+        "; DeepSpeed keeps fp32 masters and moments either way, and FSDP does so beside bf16: true,"
+        " which no script of autotune's sets there"
+    )
+    under = "" if zero_too else under
     return (
         "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
         f" (method.base: 32bit) they take {more} more over all devices{under}"
@@ -386,8 +391,12 @@ def _needed(job: Job) -> tuple[int, int]:
     return QUANTISED_DORA_FROM if job.method.is_quantised else DORA_FROM
 
 
-def widen_masters(parsed: Parsed, values: dict[str, Any], devices: int) -> None:
+def widen_masters(
+    parsed: Parsed, values: dict[str, Any], devices: int, accelerate: Version | None = None
+) -> None:
     """FSDP under mixed precision, and DeepSpeed under fp16, train fp32 masters.
+
+    accelerate: the release that the user states; FSDP widened nothing before 0.30.
 
     Whatever dtype the weights are loaded in. Source: accelerate 1.15 utils/fsdp_utils.py
     fsdp2_prepare_model and accelerator.py (FSDP1): trained parameters become fp32 where
@@ -402,7 +411,8 @@ def widen_masters(parsed: Parsed, values: dict[str, Any], devices: int) -> None:
         parsed.note("method.base", "16bit", why)
     if method.get("kind") != "full" or method.get("base") not in {None, "16bit"}:
         return
-    if parsed.mixed and sharding == "fsdp":
+    widens = accelerate is None or accelerate >= FSDP_WIDENS_FROM
+    if parsed.mixed and sharding == "fsdp" and widens:
         method["base"] = "32bit"
         why = "FSDP under mixed precision makes fp32 of what is trained, and gathers it in 16 bit"
         parsed.note("method.base", "32bit", why)

@@ -350,15 +350,16 @@ def _wide_weights(job: Job, columns: Columns) -> Iterator[OtherJob]:
     """Weights in fp32 where 16 bit is counted, and only whoever loads them knows.
 
     As likely as not under a transformers that loads fp32 by itself, and in full by FSDP under mixed
-    precision, which makes fp32 of what is trained however it was loaded. Where the version is
-    assumed as well, it is one of the things that one run in ten holds (`spread.fitting`). Source:
-    accelerate 1.15 utils/fsdp_utils.py, fsdp2_prepare_model, and accelerator.py, of FSDP.
+    precision, which makes fp32 of what is trained however it was loaded (`widens_shards`). Where
+    the version is assumed as well, it is one of the things that one run in ten holds
+    (`spread.fitting`).
     """
     if job.method.base != "16bit" or not loads_by_itself(job):
         return
     old = job.software.transformers < LOADS_AS_STORED_FROM
     several = columns.equals(SHARDING, "fsdp") & (columns.number("offer.count") > 1)
-    widened = several & columns.equals("precision", "bf16", "fp16") & (not job.method.is_lora)
+    mixed = job.software.widens_shards and not job.method.is_lora
+    widened = several & columns.equals("precision", "bf16", "fp16") & mixed
     wide = replace(job, method=replace(job.method, base="32bit"))
     yield "32bit", wide, (widened | old).astype(np.float64)
 

@@ -131,20 +131,29 @@ def test_accelerate_beside_it_gives_devices_and_sharding(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "base"),
-    [({"bf16": True}, "32bit"), ({"bf16": False, "bfloat16": True}, "16bit")],
+    ("said", "release", "base"),
+    [
+        ({"bf16": True}, {}, "32bit"),
+        ({"bf16": True}, {"software.accelerate": "0.30.1"}, "32bit"),
+        ({"bf16": True}, {"software.accelerate": "0.29.3"}, "16bit"),
+        ({"bf16": False, "bfloat16": True}, {}, "16bit"),
+    ],
 )
 def test_a_full_run_under_fsdp_is_priced_in_what_it_trains(
-    tmp_path: Path, said: dict[str, bool], base: str
+    tmp_path: Path, said: dict[str, bool], release: dict[str, str], base: str
 ) -> None:
-    """Under mixed precision accelerate makes fp32 of what is trained; pure bf16 stays so."""
+    """Under mixed precision accelerate makes fp32 of what is trained, since 0.30; pure bf16 stays.
+
+    Its pull request 2674.
+    """
     text = {
         "base_model": "Qwen/Qwen2.5-7B", "sequence_len": 2048, "micro_batch_size": 1,
         "gradient_accumulation_steps": 4, "fsdp_version": 2,
         "fsdp_config": {"offload_params": False},
         **said,
     }  # fmt: skip
-    job = load(written(tmp_path, "a.yaml", text), gpus=("4x a100-80gb",), data__rows=1000)
+    said_beside = Overrides(("4x a100-80gb",), set_values=release, stated={"data.rows": 1000})
+    job = load_jobs(written(tmp_path, "a.yaml", text), said_beside)[0].job
     assert (job.method.kind, job.method.base) == ("full", base)
     noted = [item.value for item in job.assumed if item.key == "method.base"]
     assert noted == (["32bit"] if base == "32bit" else noted)

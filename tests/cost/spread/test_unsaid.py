@@ -224,6 +224,9 @@ def test_weights_are_open_to_fp32_where_the_library_or_fsdp_makes_them_so(lab: A
     )
     assert shared["more_sd"][0] > 1.5 * shared["log_sd"][0]
     assert ddp["more_sd"][0] == pytest.approx(ddp["log_sd"][0], rel=1e-5)
+    before = replace(full, software=replace(new.software, accelerate=(0, 29, 3)))
+    held = priced(lab, before, several, sharding="fsdp", precision="bf16").tables["memory"].outputs
+    assert held["more_sd"][0] == pytest.approx(held["log_sd"][0], rel=1e-5)
 
 
 def test_the_interval_of_a_peak_reaches_to_what_it_may_be_as_well(lab: Any) -> None:
