@@ -11,7 +11,8 @@ of 4096 tokens on an RTX 3090: 16.13 GiB asked for, 16.13 by this formula and wh
 the queries takes).
 
 Covers: grouped heads, copied or not; torch 2.0 to 2.3 and later. Does not cover: V100, whose shared
-memory lies between; xformers' own builds of the same kernel.
+memory lies between; xformers' own builds of the same kernel, which bound the number of splits:
+Unsloth hands its heads to them (unsloth models/llama.py, xformers_attention).
 
 Source: PyTorch 2.1 aten/src/ATen/native/transformers/cuda: attention_backward.cu, which splits the
 keys without a bound where nobody asks for a number, mem_eff_attention/kernel_backward.h,
@@ -85,7 +86,7 @@ def falls_to_math(job: Job, columns: Columns, compute: FloatArray, masked: Float
 def splits_keys(job: Job, columns: Columns, compute: FloatArray, masked: FloatArray) -> BoolArray:
     """[rows] where the backward of sdpa takes the workspace above."""
     version, width = job.software.torch, job.model.head_dim
-    if not SPLITS_FROM <= version < SPLITS_UNTIL or width <= NARROW_HEAD:
+    if not SPLITS_FROM <= version < SPLITS_UNTIL or width <= NARROW_HEAD or unsloths(job):
         return np.zeros(columns.rows, np.bool_)
     capability = columns.device("compute_capability")
     small = np.isin(capability, SMALL_SHARED_MEMORY)
