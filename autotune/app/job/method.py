@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.catalog.models.models import find_model
-from autotune.catalog.models.undescribed import read_as_llama
+from autotune.catalog.models.undescribed import READ_AS_LLAMA
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.experts import experts_fused, experts_quantised, retained_bytes
 from autotune.cost.memory.states import quantised, sizes
@@ -59,8 +59,8 @@ def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -
     """
     if model.shape_of:
         assumed.append(Assumption("model.shape", model.shape_of, model.source))
-    elif said := read_as_llama(model):
-        assumed.append(Assumption("model.shape", "Llama", said))
+    elif READ_AS_LLAMA in model.source:
+        assumed.append(Assumption("model.shape", "Llama", model.source))
     stated = "nf4" if section.kind == "qlora" else section.base
     copied = model.plain_name and model.stored_as and model.stored_as not in UNPACKED
     if not copied or model.stored_as in INFERENCE_ONLY or stated in {None, model.stored_as}:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.catalog.models.family import Family
-    from autotune.domain.model import Model
 
 HOW_TO_DESCRIBE = "pass a folder or file with the config.json of a decoder-only language model"
 # Keys that betray layers which this description does not cover, and what they are.
@@ -53,7 +52,7 @@ _ENCODERS = {
 _SEES_OR_HEARS = (
     "vision_config", "audio_config", "img_processor", "audio_processor", "mm_vision_tower",
 )  # fmt: skip
-_TAKEN = "; family "  # begins what a source says of an unknown one
+READ_AS_LLAMA = "is not known and was read as Llama-like"  # what a source says of a family
 _SHOWN = 6  # names of keys in a message
 # Keys that are read, and those that say nothing of shapes. Source: LlamaConfig of transformers 5.23
 # and 4.36, with its generation's.
@@ -97,7 +96,7 @@ def family_of(text: Mapping[str, Any], name: str, source: str) -> tuple[str, Fam
     if not lacks:
         unread = [key for key, value in text.items() if value and key not in _READ_OR_NEUTRAL]
         rest = f", without {', '.join(sorted(unread)[:_SHOWN])}" if unread else ""
-        note = f"{source}{_TAKEN}{kind} is not known and was read as Llama-like{rest}"
+        note = f"{source}; family {kind} {READ_AS_LLAMA}{rest}"
         return kind, FAMILIES["llama"], note
     msg = f"{name}: model_type {kind!r} is not a decoder that this version can describe"
     msg += f", and it is not Llama-like: {lacks}"
@@ -121,12 +120,6 @@ def _unlike_llama(text: Mapping[str, Any]) -> str:
     if not any(item.endswith("ForCausalLM") for item in named):
         return "its architectures name no ...ForCausalLM"
     return ""
-
-
-def read_as_llama(model: Model) -> str:
-    """What its source says of a model whose family is not known; empty where it is."""
-    _, taken, said = model.source.partition(_TAKEN)
-    return f"family {said}" if taken else ""
 
 
 def refuse_undescribed(text: Mapping[str, Any], name: str, kind: str) -> None:

@@ -189,6 +189,15 @@ def test_a_copy_that_cannot_be_trained_names_its_original(name: str, says: str, 
     assert hint in str(caught.value.hint)
 
 
+def test_a_job_assumes_the_shape_of_a_family_that_is_not_known(tmp_path: Path) -> None:
+    config = json.loads(find_model("meta-llama/Llama-3.2-1B").hf_config)
+    config |= {"model_type": "newer", "architectures": ["NewerForCausalLM"], "rms_norm_eps": 1e-5}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"scale_emb": 12}))
+    (said,) = assumed(job_of(str(tmp_path)), "model.shape")
+    assert said.startswith("Llama ")
+    assert said.endswith("family newer is not known and was read as Llama-like, without scale_emb")
+
+
 def test_full_fine_tuning_of_a_quantised_copy_names_its_original() -> None:
     with pytest.raises(InputError) as caught:
         job_of("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", **{"method.kind": "full"})

@@ -14,7 +14,7 @@ from autotune.catalog.models.config_values import LATENT
 from autotune.catalog.models.families import FAMILIES
 from autotune.catalog.models.hf_config import model_from_config, parse_config, read_config_file
 from autotune.catalog.models.models import find_model, load_models
-from autotune.catalog.models.undescribed import read_as_llama
+from autotune.catalog.models.undescribed import READ_AS_LLAMA
 from autotune.catalog.tables import DATA
 from autotune.cost.parameters import parameter_count
 from autotune.domain.errors import InputError
@@ -179,8 +179,8 @@ def test_kimi_k2_is_of_deepseeks_family_by_another_name() -> None:
 def test_a_decoder_of_an_unknown_family_says_what_was_not_read_of_it() -> None:
     model = read(model_type="newer", embedding_multiplier=12.0, mtp_num_layers=1, use_cache=True)
     assert model.source.endswith("read as Llama-like, without embedding_multiplier, mtp_num_layers")
-    assert read_as_llama(read(model_type="newer")).endswith("was read as Llama-like")
-    assert read_as_llama(read()) == ""
+    assert read(model_type="newer").source.endswith(READ_AS_LLAMA)
+    assert READ_AS_LLAMA not in read().source
 
 
 @pytest.mark.parametrize(
