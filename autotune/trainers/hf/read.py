@@ -166,14 +166,14 @@ def read_length_of_run(keys: Keys, parsed: Parsed, default: float, *more: str) -
     more: other names of the epochs.
     """
     steps = keys.whole("max_steps", *OWN_FLAGS["max_steps"], low=-1)
-    epochs = keys.number("num_train_epochs", "num_epochs", *more)
+    low = -1 if (steps or 0) > 0 else 0  # the Trainer does not ask for epochs then
+    epochs = keys.number("num_train_epochs", "num_epochs", *more, low=low)
     if steps is not None and steps > 0:
         parsed.part("train", steps=steps)
         return
     if epochs is None:
-        epochs = default
-        parsed.note("train.epochs", f"{epochs:g}", "not in the file; the trainer's default")
-    if epochs > 0:
+        parsed.note("train.epochs", f"{default:g}", "not in the file; the trainer's default")
+    if (epochs := default if epochs is None else epochs) > 0:
         parsed.part("train", epochs=epochs)
 
 

@@ -104,6 +104,9 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
         if by is not None:
             hint = f"it starts {by[1]}: give that script as JOB"
             hint += f", or the settings that it is handed, {by[2]}" if by[2] else ""
+        plain = [text[slice(*each)] for each in _spans(text, STARTS + r".*\.py\b")]
+        plain = [] if by is not None else [each for each in plain if not trains_nothing(each)]
+        hint = f"it starts {_script(plain[-1])}: give that script as JOB" if plain else hint
         raise InputError(msg, hint)
     return found
 

@@ -231,3 +231,10 @@ def test_a_slice_with_underscores_is_as_many_rows(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         job(tmp_path / "train.py", two, Overrides(("h100",)))
     assert "--rows N" in str(error.value.hint)
+
+
+def test_epochs_that_are_minus_one_beside_steps_are_not_asked_for(tmp_path: Path) -> None:
+    text = TRIED.replace("num_train_epochs=1", "num_train_epochs=-1, max_steps=20")
+    assert job(tmp_path / "train.py", text).steps == 20
+    with pytest.raises(InputError, match="from 0 on"):
+        job(tmp_path / "train.py", TRIED.replace("num_train_epochs=1", "num_train_epochs=-1"))

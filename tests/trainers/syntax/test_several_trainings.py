@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.app.job.load import load_jobs
+from autotune.domain.errors import InputError
 from autotune.domain.typed.overrides import Overrides
 from autotune.trainers.syntax.shell_script import parse_shell
 from tests.strangers import warnings
@@ -58,3 +59,13 @@ def test_a_training_without_a_flag_beside_one_with_flags_is_named() -> None:
     )
     assert parse_shell(f"{sized}{after}# python train_dpo.py\n", "run.sh").beside == ()
     assert parse_shell(f"if [ -z $X ]; then\n{sized}fi\npython train.py\n", "a.sh").beside == ()
+
+
+def test_a_script_that_is_started_without_a_word_of_training_is_named(tmp_path: Path) -> None:
+    for text, hint in (
+        ("python download.py\nsrun python second_stage.py\n", "it starts second_stage.py: give"),
+        ("python download.py\n", "give the command itself"),
+    ):
+        with pytest.raises(InputError) as error:
+            job(tmp_path, text)
+        assert hint in str(error.value.hint)
