@@ -129,7 +129,9 @@ class CostModel:
         offers, codes = candidates.levels[OFFER], candidates.codes[OFFER]
         least_s = np.full(len(offers), np.inf)
         np.minimum.at(least_s, codes, steps_s)
-        least_usd = least_s / HOUR_S * np.asarray([offer.usd_per_hour for offer in offers])
+        rates = np.asarray([offer.usd_per_hour for offer in offers])
+        nothing = np.zeros(len(offers))  # [USD] on one's own machine, however long it takes
+        least_usd = np.multiply(least_s / HOUR_S, rates, out=nothing, where=rates > 0)
         kept: BoolArray = ~mostly_missed(self.job.limits, least_s, least_usd)[codes]
         return kept
 

@@ -19,6 +19,9 @@ LossKind = Literal["upcast", "upcast_copy", "native", "inplace", "chunked", "fus
 LOSS_COPIES_FROM, LOSS_COPIES_UNTIL = (4, 46), (4, 50)
 # Classes without `_supports_sdpa` in transformers 5.23 (soft-capping, sinks, or never ported).
 NO_SDPA = frozenset({"gemma2", "gpt_oss", "gpt_neo", "gptj", "bloom", "mpt", "codegen", "xglm"})
+# Their flash attention gets no position_ids, so packed rows attend to each other. Source:
+# transformers 5.23 modeling_gptj.py and modeling_gpt_neo.py, `_flash_attention_forward`.
+JOINS_ROWS = frozenset({"gptj", "gpt_neo"})
 # The release of transformers from which on a class has it; before, attention was written out there.
 # Classes that came with it, or called torch's kernel by themselves (falcon), are not listed.
 # Source: transformers 4.35 to 4.49, models/*/modeling_*.py, `_supports_sdpa = True`.

@@ -25,6 +25,7 @@ from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAG
 from autotune.domain.device import FLASH_CAPABILITY
 from autotune.domain.model import DeltaNet
 from autotune.domain.objective import PAIRED
+from autotune.domain.software import JOINS_ROWS
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
@@ -372,8 +373,8 @@ def packing_keeps_rows_apart(job: Job, _offer: Offer, packing: str, attention: s
     nets = job.model.kernel_package == DeltaNet.package
     if nets and not job.fuses_mixers:
         return False
-    mixes = any(layer.mixer for layer in job.model.layers) and not nets
-    return job.lock.get("packing") == "on" or (attention in FLASH and not mixes)
+    mixes = job.model.family in JOINS_ROWS or any(layer.mixer for layer in job.model.layers)
+    return job.lock.get("packing") == "on" or (attention in FLASH and (nets or not mixes))
 
 
 def pairs_can_have_it(job: Job, _offer: Offer, value: str) -> bool:

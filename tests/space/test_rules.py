@@ -174,6 +174,8 @@ def test_packing_is_searched_only_where_rows_stay_apart(build: Any) -> None:
     assert violations(job, job.offers[0], packed.with_knobs(length_grouping="on"))
     locked = build.job(lock={"packing": "on"})
     assert violations(locked, locked.offers[0], packed.with_knobs(attention="sdpa")) == []
+    without_numbers = build.job(model=replace(job.model, family="gptj"))
+    assert violations(without_numbers, job.offers[0], packed)
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
