@@ -102,7 +102,8 @@ RULES: tuple[Rule, ...] = (
          needs.bf16_adapters_need_bf16),
     Rule("packing_keeps_apart", ("packing", "attention"),
          "packing needs flash attention to keep joined rows apart (that of GPT-J and GPT-Neo does "
-         "not), and in a model with gated delta nets software flash_linear_attention", needs.packing_keeps_rows_apart),
+         "not), and in a model with gated delta nets software flash_linear_attention",
+         needs.packing_keeps_rows_apart),
     Rule("pairs_are_not_packed", ("packing",),
          "rows of a preference stay apart: no trainer packs them", needs.pairs_can_have_it),
     Rule("pairs_have_their_own_loss", ("kernels",),
