@@ -8,7 +8,8 @@ LOCKED := $(PIP) --no-deps --require-hashes
 CHECKOUT := $(PIP) --no-deps --no-build-isolation -e .
 STAMP := $(VENV)/.stamps
 JOB ?= jobs/h100_38h.yaml
-WORKERS ?= logical
+# One more than there are cores: a test that waits for a process of its own leaves a core idle.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 BINDIR ?= $(HOME)/.local/bin
 
 .DEFAULT_GOAL := help
@@ -38,7 +39,7 @@ demo: $(STAMP)/product  ## set up and answer the main question for jobs/h100_38h
 	$(BIN)/autotune tune $(JOB) || test $$? -eq 4  # 4: an answer, but a limit of the job is missed
 	@$(MAKE) --no-print-directory --silent where
 
-test: $(STAMP)/tests  ## set up and run all the tests, on every core up to four; WORKERS=0: in one process
+test: $(STAMP)/tests  ## set up and run all the tests, in up to four processes; WORKERS=0: in one
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	@$(MAKE) --no-print-directory --silent where
 

@@ -237,7 +237,7 @@ def test_two_sources_that_contradict_each_other_are_refused(
         ("a.yaml", "base_model: x\nnote: " + "a" * 10_000_000, "larger than 5 MB"),
         ("a.py", "x = '" + "a" * 10_000_000 + "'", "larger than 5 MB"),
         ("a.sh", "# " + "a" * 10_000_000, "larger than 5 MB"),
-        ("a.py", "SFTConfig(per_device_train_batch_size=f'{4}')\n", "must be written out"),
+        ("a.py", "SFTConfig(per_device_train_batch_size=f'{n()}')\n", "must be written out"),
         ("a.py", "SFTConfig(**read('config.json'))\n", "must be written out"),
         ("a.py", "p.add_argument('--n')\nTrainingArguments(num_train_epochs=p.n)\n", "written out"),
         ("a.py", "SFTConfig(\n", "line 1: not valid Python"),
