@@ -57,6 +57,16 @@ def test_a_model_may_stand_where_the_job_does(capsys: Capture, name: str) -> Non
     assert found["row"] == answer(capsys, "estimate", "--model", name, *asked)["row"]
 
 
+def test_what_a_short_name_was_taken_for_is_assumed(capsys: Capture) -> None:
+    asked = ["--rows", "2k", "--max-length", "512", "--gpu", "l4"]
+    found = answer(capsys, "estimate", "olmo-2-1b", *asked)
+    full = assumed(found)["model"]
+    assert full == "allenai/OLMo-2-0425-1B"
+    plain = answer(capsys, "estimate", full, *asked)
+    assert plain["row"] == found["row"]
+    assert "model" not in assumed(plain)
+
+
 def test_a_file_called_as_a_model_is_is_the_job(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "llama-7b").write_text("model: qwen2.5-0.5b\ndata: {rows: 7}\n", encoding="utf-8")
     assert answer(capsys, "estimate", "llama-7b", "--gpu", "h100")["job"]["rows"] == 7

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.catalog.models.models import find_model
+from autotune.catalog.models.models import find_model, in_full
 from autotune.catalog.models.undescribed import READ_AS_LLAMA
 from autotune.cost.dora import repeats_base
 from autotune.cost.memory.experts import experts_fused, experts_quantised, retained_bytes
@@ -27,6 +27,7 @@ from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption, Method, ZeroSettings
 from autotune.domain.software import CLASS_FROM, FSDP_WIDENS_FROM
+from autotune.domain.typed.values import shown
 from autotune.domain.units import format_bytes
 from autotune.trainers.unread import keeps_masters
 
@@ -52,11 +53,15 @@ MASTERS = "fp32 masters under DeepSpeed"
 _WEIGHT_AND_GRADIENT_BYTES = 8.0  # a parameter's, both in fp32
 
 
-def as_stated(section: MethodSection, model: Model, assumed: list[Assumption]) -> Model:
+def as_stated(section: MethodSection, text: str, model: Model, assumed: list[Assumption]) -> Model:
     """The model that is trained: with the base stated, a quantised copy gives way to its original.
 
-    What the model's name was taken to mean is appended to `assumed`.
+    text: the job's name of the model. What it was taken to mean is appended to `assumed`.
     """
+    meant = in_full(text)
+    if meant and model.name == meant[0]:
+        others = f"; of the same shape: {', '.join(meant[1:])}" if meant[1:] else ""
+        assumed.append(Assumption("model", model.name, f"meant by {shown(text)}{others}"))
     if model.shape_of:
         assumed.append(Assumption("model.shape", model.shape_of, model.source))
     elif READ_AS_LLAMA in model.source:

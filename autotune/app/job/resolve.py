@@ -118,7 +118,8 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
     )
     if measured:
         offers = as_started_here(as_measured_here(offers, terms), terms)
-    model = as_stated(jobfile.method, find_model(jobfile.model, folder), assumed)
+    model = find_model(jobfile.model, folder)
+    model = as_stated(jobfile.method, jobfile.model, model, assumed)
     zero = zero_of(jobfile.deepspeed, model)
     wide = (
         ""

@@ -31,6 +31,7 @@ from autotune.catalog.models.hf_config import (
     parse_config,
     read_config_file,
 )
+from autotune.catalog.models.short_names import meant_by
 from autotune.catalog.tables import DATA, CatalogDataError, read_rows
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
 from autotune.domain.paths import stated_in
@@ -93,9 +94,32 @@ def is_known(text: str) -> bool:
 def is_named(text: str) -> bool:
     """Whether `find_model` needs neither file nor hub for a text: a shipped model, or its copy."""
     plain = text.strip()
-    if is_known(plain) or is_derived(plain):
+    if is_known(plain) or is_derived(plain) or in_full(plain):
         return True
     return not _FOLDERS.match(plain) and derived_of(plain, _known_name) is not None
+
+
+@lru_cache(maxsize=256)
+def in_full(text: str) -> tuple[str, ...]:
+    """The full names that a short one means, all of one shape; the first is the one to take.
+
+    Empty for a full name, for one that the catalogue has, and where models of several shapes may
+    be meant.
+    """
+    short = text.strip()
+    if "/" in short or is_known(short) or is_derived(short):
+        return ()
+    names = [name for name in meant_by(short, _names()) if "/" in name]
+    shapes = {_shape(find_model(name)) for name in names}
+    return tuple(names) if len(shapes) == 1 else ()
+
+
+def _shape(model: Model) -> Model:
+    """What memory and FLOP depend on, whatever it is called and however long its context is."""
+    return replace(
+        model, name="", source="", hf_config="{}", max_position_embeddings=0, shape_of="",
+        plain_name="",
+    )  # fmt: skip
 
 
 def models_like(text: str) -> list[str]:
@@ -119,7 +143,8 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
 
     In this order: a path (./dir, /dir, ~/dir, file.json; relative to `base_dir`), a name of the
     catalogue in any case and with or without its organisation, a folder that exists, the config of
-    a hub id in the hub's cache, a fine-tune or copy whose name says whose shape it has, the hub.
+    a hub id in the hub's cache, a fine-tune or copy whose name says whose shape it has, a name that
+    leaves out how the model was tuned, the hub.
     The hub is asked once, for at most three seconds, and not at all when AUTOTUNE_OFFLINE or
     HF_HUB_OFFLINE is set; its cache on this disk comes first.
     """
@@ -138,23 +163,31 @@ def find_model(text: str, base_dir: Path | None = None) -> Model:
     local = _from_folder(path, wanted)
     if local is not None:
         return local
-    reason = "a shell decides it" if "$" in wanted else "it is not in the catalogue"
     derived = derived_of(wanted, _known_name)
     if derived is not None and hub.cached_file(wanted, "config.json") is None:
         return _from_name(wanted if "/" in wanted else derived.plain, derived)
-    if hub.is_hub_id(wanted):
-        outcome = _from_hub(wanted)
-        if not isinstance(outcome, str):
-            return replace(outcome, plain_name=derived.plain) if derived else outcome
+    meant = in_full(wanted)
+    if meant:
+        return find_model(meant[0])
+    outcome = _from_hub(wanted) if hub.is_hub_id(wanted) else ""
+    if not isinstance(outcome, str):
+        return replace(outcome, plain_name=derived.plain) if derived else outcome
+    raise _unknown(text, wanted, path, outcome)
+
+
+def _unknown(text: str, wanted: str, path: Path, outcome: str) -> InputError:
+    """The error for what is no model. outcome: why the hub has none; empty where it has no id."""
+    reason = "a shell decides it" if "$" in wanted else "it is not in the catalogue"
+    if outcome:
         reason = f"{outcome}; a fine-tune has the shape of its base: name that one"
     _refuse_undescribed(wanted)
     if re.fullmatch(SEES, wanted, re.IGNORECASE):  # a text model of a like name is another one
         msg = f'unknown model "{text[:200]}": by its name it reads pictures too'
         hint = "pass a folder or file with its config.json: the text model inside it is priced"
-        raise InputError(msg, f"{hint}; {reason.partition('; a fine-tune')[0]}")
+        return InputError(msg, f"{hint}; {reason.partition('; a fine-tune')[0]}")
     if "/" in wanted and not close_matches(wanted, _names()):  # a folder that a job file names
         reason = f"no folder {path}; {reason}"
-    raise unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
+    return unknown(kind="model", value=text[:200], known=_names(), hint=f"{reason}; {HOW_TO_ADD}")
 
 
 def _of_catalogue(entry: dict[str, Any], name: str) -> Model:
@@ -219,10 +252,11 @@ def _from_folder(path: Path, text: str) -> Model | None:
     last = text.rstrip("/").rpartition("/")[2]
     if _exists(path) or not _FOLDERS.match(text) or "$" in last:
         return None
-    meant = {last: last} if is_known(last) or is_derived(last) else _alike(last)
+    known = is_known(last) or is_derived(last)
+    meant = [last] if known else [*_alike(last).values()] or in_full(last)[:1]
     if len(meant) != 1:
         return None
-    model = find_model(next(iter(meant.values())))
+    model = find_model(meant[0])
     why = f"priced as {model.name}; {_CALLED_AFTER}"
     return replace(model, name=text, source=why, shape_of=model.name)
 

@@ -50,11 +50,13 @@ def models(name: NameArgument = "", format_: FormatOption = Format.text) -> None
 
     With their exact parameter counts. Any other decoder is described by its config.json.
     """
-    from autotune.catalog.models.models import load_models
+    from autotune.catalog.models.models import find_model, is_named, load_models
     from autotune.cost.parameters import parameter_count
     from autotune.report.lists.catalogs import models_listing
 
     found = _matching(load_models().values(), name, lambda model: model.name)
+    if not found and is_named(name):  # a fine-tune of one, a copy, a short name
+        found = [find_model(name)]
     parameters = {model.name: parameter_count(model) for model in found}
     print_listing(models_listing(found, parameters), format_)
 
