@@ -293,8 +293,8 @@ def _unsold(offer: Offer, label: str) -> InputError:
     counts = sold_counts(name, spot=offer.spot)
     machine = name if offer.per_node == 1 else f"{name}:{offer.per_node}"
     hint = (
-        f"state one: `--gpu {machine}@2.50USD/h`, or `price: 2.50 USD/h` in the job file; "
-        "`0USD/h` for a machine of your own"
+        f"your own: `--gpu {machine}@0USD/h`; rented: state the price, `--gpu {machine}@2.50USD/h` "
+        "or `price: 2.50 USD/h` in the job file"
     )
     if not counts:
         return InputError(f"{label}: no {kind} of {offer.per_node}x {name} is known", hint)

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from autotune.catalog.devices import find_device
+from autotune.catalog.devices import find_device, known_device
 from autotune.catalog.prices.cache import cached_prices
 from autotune.catalog.prices.prices import load_prices
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
@@ -36,6 +36,13 @@ _FORMS = (
     ("nebius", r"gpu-[a-z0-9-]+[ _][0-9]+gpu[\w-]*"),
     ("verda", r"[0-9]+[a-z]+[0-9]+[a-z0-9]*(?:\.[0-9]+[sv])+"),
 )
+# Free machines of notebook services, by how their names begin. Source: Colaboratory's FAQ ("at most
+# 12 hours") and its panel of resources; Kaggle, technical specifications of notebooks.
+_NOTEBOOKS = {
+    "colab": ("t4", 2, "12.7GiB", "12h"),
+    "googlecolab": ("t4", 2, "12.7GiB", "12h"),
+    "kaggle": ("2xt4", 4, "29GiB", "12h"),
+}
 _BEHIND = re.compile(r"([^()]+) \(([^()]+)\)")
 _MOST_NAMED = 16
 
@@ -87,8 +94,17 @@ def instance_names(provider: str = "") -> tuple[str, ...]:
 
 
 def unknown_instance(text: str) -> InputError | None:
-    """The error for a name that has a provider's form; None where it has none."""
+    """The error for a name that has a provider's form, or names one; None where it does neither."""
     bare = text.strip()
+    service = next((name for name in _NOTEBOOKS if _key(bare).startswith(name)), None)
+    if service is not None:
+        devices, cores, ram, hours = _NOTEBOOKS[service]
+        msg = f'"{bare[:80]}" is a service for notebooks, not a machine'
+        host = f"--set host.cores={cores} --set host.ram={ram} --set limits.max_session={hours}"
+        return InputError(msg, f"its free one is --gpu {devices}@0USD/h {host}")
+    of_provider = _of_provider(bare)
+    if of_provider is not None:
+        return of_provider
     forms = (name for name, form in _FORMS if re.fullmatch(form, bare, re.IGNORECASE))
     provider = next(forms, None)
     if provider is None:
@@ -105,6 +121,25 @@ def unknown_instance(text: str) -> InputError | None:
     more = f" and {len(kinds) - _MOST_NAMED} more" if len(kinds) > _MOST_NAMED else ""
     known = f"known of {provider}: {', '.join(kinds[:_MOST_NAMED])}{more}"
     return InputError(msg, f"{known}; {HOW_TO_NAME}")
+
+
+def _of_provider(text: str) -> InputError | None:
+    """The error for a device with a provider's name around it: "runpod 4090"; else None."""
+    words, prices = text.split(), load_prices()
+    sellers = {_key(price.provider): price.provider for price in prices}
+    named = [sellers[_key(word)] for word in words if _key(word) in sellers]
+    device = known_device(" ".join(word for word in words if _key(word) not in sellers))
+    if len(named) != 1 or device is None:
+        return None
+    asked = [
+        price.usd_per_hour
+        for price in prices
+        if (price.provider, price.device_name, price.count) == (named[0], device, 1)
+        and price.usd_per_hour
+    ]
+    msg = f'"{text[:80]}": a device is named without who rents it out, with the price there'
+    stated = f"--gpu {device}@{asked[0] if asked else 'PRICE'}USD/h"
+    return InputError(msg, f"{stated}; `autotune prices {device} --provider {named[0]}` lists them")
 
 
 def _key(text: str) -> str:

@@ -127,7 +127,7 @@ WEIGHTY = (
     "price", "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
-FITTING = frozenset({"method.states"})  # decides what fits: told on the fullest screen too
+FITTING = frozenset({"model", "method.states"})  # decide what fits: told on the fullest screen too
 TOLD_DAYS = 30  # of a price, from which its age is said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -160,3 +161,26 @@ def test_an_unknown_name_of_a_cloud_names_those_close_to_it_and_what_is_known(
     assert near in error.message
     assert known in str(error.hint)
     assert "8xh100@24USD/h" in str(error.hint)
+
+
+@pytest.mark.parametrize("text", ["colab", "Google Colab", "kaggle", "Kaggle T4 x2"])
+def test_a_service_for_notebooks_is_told_as_a_machine_that_can_be_typed(text: str) -> None:
+    error = unknown_instance(text)
+    assert error is not None
+    assert "is a service for notebooks" in error.message
+    assert "t4@0USD/h" in (error.hint or "")
+    assert "limits.max_session=12h" in (error.hint or "")
+
+
+@pytest.mark.parametrize("text", ["runpod 4090", "RTX 4090 RunPod"])
+def test_a_device_of_a_provider_is_told_with_its_price_there(text: str) -> None:
+    error = unknown_instance(text)
+    assert error is not None
+    hint = error.hint or ""
+    assert re.match(r"--gpu rtx-4090@0\.\d+USD/h; ", hint)
+    assert "`autotune prices rtx-4090 --provider runpod`" in hint
+
+
+@pytest.mark.parametrize("text", ["runpod", "runpod something", "vast runpod 4090", "4090"])
+def test_what_is_no_device_of_one_provider_has_no_such_error(text: str) -> None:
+    assert unknown_instance(text) is None
