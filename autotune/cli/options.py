@@ -221,7 +221,7 @@ class Source:
             metavar="JOB",
             help="A job file (YAML), or a trainer's own file: HF or TRL arguments (JSON, YAML, "
             ".py), axolotl, LLaMA-Factory, torchtune, litgpt. Or a model's NAME, with --rows N or "
-            "--data FILE and --gpu NAME.",
+            "--data FILE.",
             show_default=False,
         ),
     ] = None
@@ -252,11 +252,12 @@ class Source:
         *,
         spot: bool = False,
         every: bool = False,
+        any_machine: bool = False,
     ) -> list[NamedJob]:
         """The jobs that are asked about.
 
         spot: each machine on spot too. every: all the trainings that a script launches, not its
-        first alone.
+        first alone. any_machine: where none is named, every one with a price.
 
         Raises InputError for several sources, or for none.
         """
@@ -264,8 +265,10 @@ class Source:
 
         if self.names_a_model(line):
             line = replace(line, model=str(self.job))
-            return replace(self, job=None).jobs(line, changes, limits, spot=spot, every=every)
+            of_line = replace(self, job=None)
+            return of_line.jobs(line, changes, limits, spot=spot, any_machine=any_machine)
         overrides = overrides_of(line, changes, limits, self.beside, spot=spot)
+        overrides = replace(overrides, any_machine=any_machine)
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
             raise InputError(msg, "keep one of them")

@@ -67,6 +67,31 @@ def test_what_a_short_name_was_taken_for_is_assumed(capsys: Capture) -> None:
     assert "model" not in assumed(plain)
 
 
+@pytest.mark.parametrize("command", ["tune", "compare"])
+def test_without_a_machine_every_one_with_a_price_is_compared(
+    capsys: Capture, tmp_path: Path, command: str
+) -> None:
+    asked = [*LINE, "--run", str(tmp_path / "a")] if command == "tune" else LINE
+    found = answer(capsys, command, *asked)
+    everywhere = answer(capsys, command, *asked[:len(LINE)], "--gpu", "all",
+                        *(["--run", str(tmp_path / "b")] if command == "tune" else []))  # fmt: skip
+    key = "best" if command == "tune" else "rows"
+    assert found[key] == everywhere[key]
+    assert assumed(found)["hardware"] == "all that have a price"
+    assert "hardware" not in assumed(everywhere)
+
+
+def test_a_probe_needs_a_machine(capsys: Capture) -> None:
+    assert "lacks --gpu NAME" in refusal(capsys, "tune", *LINE, "--score", "probe")
+
+
+def test_a_job_file_without_a_machine_is_compared_on_all(capsys: Capture, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: qwen2.5-0.5b\ndata: {rows: 2000}\n", encoding="utf-8")
+    assert assumed(answer(capsys, "compare", str(job)))["hardware"] == "all that have a price"
+    assert "write `hardware: h100`, or --gpu NAME" in refusal(capsys, "estimate", str(job))
+
+
 def test_a_file_called_as_a_model_is_is_the_job(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "llama-7b").write_text("model: qwen2.5-0.5b\ndata: {rows: 7}\n", encoding="utf-8")
     assert answer(capsys, "estimate", "llama-7b", "--gpu", "h100")["job"]["rows"] == 7
@@ -306,9 +331,9 @@ def test_a_number_that_reads_two_ways_is_refused_with_both(
         ("tune", "JOB is missing"),
         ("estimate", "JOB is missing"),
         ("compare --gpu t4", "JOB is missing"),
-        ("tune --rows 5", "lacks --model NAME, --gpu NAME"),
+        ("tune --rows 5", "lacks --model NAME"),
         ("estimate --model gpt2 --gpu t4", "lacks --rows N or --data FILE"),
-        ("compare --model gpt2 --rows 5", "lacks --gpu NAME"),
+        ("estimate --model gpt2 --rows 5", "lacks --gpu NAME"),
         ("tune job.yaml --from-args train.py", "--from-args are both given"),
         ("tune --model gpt2 --rows 9 --gpu t4 --beside a.yaml", "--beside"),
         ("tune --model gpt2 --rows 9 --gpu t4 --variant a", "--variant"),

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.hardware.machines import name_devices
+from autotune.app.hardware.machines import ALL, name_devices
 from autotune.app.hardware.offers import distinct
 from autotune.app.job.file import CODE, PAGES, SHELL, Document, document_of, read_text
 from autotune.app.job.resolve import resolve
@@ -173,10 +173,17 @@ def jobs_of_command(
     return _jobs(document, overrides, Path(), variant)
 
 
+_ANY_MACHINE = Assumption(
+    "hardware", "all that have a price", "none is named; `--gpu NAME` names one"
+)
+
+
 def _jobs(
     document: Document, overrides: Overrides, base_dir: Path, variant: str | None = None
 ) -> list[NamedJob]:
     name_devices(document.values)
+    unnamed = overrides.any_machine and not overrides.gpus and not document.values.get("hardware")
+    overrides = replace(overrides, gpus=(ALL,)) if unnamed else overrides
     changed = document
     if overrides.changes:
         from autotune.app.job.overrides import overridden
@@ -190,6 +197,8 @@ def _jobs(
     found = []
     for each, file in zip(variants, files, strict=True):
         job = resolve(file, base_dir, measured=MACHINES in kept)
+        if unnamed:
+            job = replace(job, assumed=(*job.assumed, _ANY_MACHINE))
         if overrides.max_price is not None:
             job = _within_price(job, file, overrides.max_price, base_dir)
         if each.document is not document:  # it was changed

@@ -258,6 +258,8 @@ def _cut_mean(mean: float, longest: float | None, limit: int) -> float:
 
 
 WHICH = "`autotune devices` lists the devices, `--gpu all` compares all of them"
+SIZE = "--rows N or --data FILE"
+FITS = "what fits is the same whatever N is"
 FORM = "--model NAME --rows N (or --data FILE) --gpu NAME"
 _SIZES = {"data.rows", "data.dataset", "data.lengths.histogram", "train.steps"}
 
@@ -279,14 +281,15 @@ def line_document(overrides: Overrides) -> Document:
         msg = f"--set states {listed}, and --data {stated['data.dataset']} has lengths of its own"
         raise InputError(msg, "leave --set data.lengths out, or give --rows N instead of --data")
     missing = [] if "model" in known else ["--model NAME"]
-    missing += [] if _SIZES & known else ["--rows N or --data FILE"]
-    missing += [] if overrides.gpus else ["--gpu NAME"]
+    missing += [] if _SIZES & known else [SIZE]
+    missing += [] if overrides.gpus or overrides.any_machine else ["--gpu NAME"]
     if missing and not stated:
         msg = "JOB is missing"
         raise InputError(msg, f"name a job file (`autotune init` writes one), or give {FORM}")
     if missing:
         msg = f"no job file is given, and the command lacks {', '.join(missing)}"
-        raise InputError(msg, f"give {FORM}, or a job file; {WHICH}")
+        fits = f"; {FITS}" if missing == [SIZE] else ""
+        raise InputError(msg, f"give {FORM}, or a job file; {WHICH}{fits}")
     values: dict[str, Any] = {}
     for key, value in stated.items():
         set_stated(values, key, value)

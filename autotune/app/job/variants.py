@@ -237,6 +237,13 @@ _WORDS = {  # what must hold, by pydantic's kind of error
 }
 
 
+# How a key that must be there is written.
+_WRITTEN = {
+    ("model",): "`model: Qwen/Qwen2.5-7B`, a name of `autotune models`",
+    ("hardware",): "`hardware: h100`, or --gpu NAME",
+}
+
+
 def checked(document: Document) -> JobFile:
     """The document as a job file. Raises one InputError that lists every problem."""
     from autotune.domain.typed.job import JobFile
@@ -274,6 +281,8 @@ def _input_error(error: ValidationError, document: Document, root: type[BaseMode
             meant = _meant(path, known, root)
             text += meant
             hints += [] if meant else [f"keys {_place(path[:-1])}: {', '.join(known)}"]
+        if item["type"] == "missing" and path in _WRITTEN:
+            hints.append(f"write {_WRITTEN[path]}")
         line = document.lines.get(path) if path else _line_of_missing(text, document)
         key = _dotted(path)
         head = f"line {line}, {key}" if line and key else f"line {line}" if line else key

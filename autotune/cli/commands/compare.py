@@ -54,7 +54,7 @@ def compare(
     from autotune.app.compare.compare import CompareOptions
 
     with Progress(quiet=output.quiet):
-        jobs = source.jobs(line, changes, limits, spot=spot, every=True)
+        jobs = source.jobs(line, changes, limits, spot=spot, every=True, any_machine=True)
     what = CompareOptions(space, minimize.value, fidelity.value)
     print_comparison(jobs, what, asked(context), output)
 

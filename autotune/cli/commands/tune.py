@@ -175,7 +175,7 @@ def tune(
     with Progress(quiet=output.quiet) as progress:
         progress("reading the job")
         exports = split_names(export)
-        several = source.jobs(line, changes, limits, spot=spot)
+        several = source.jobs(line, changes, limits, spot=spot, any_machine=not probing)
         if in_place:
             from autotune.app.runs.user_file import check_in_place
 

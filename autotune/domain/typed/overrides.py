@@ -28,6 +28,7 @@ class Overrides:
     stated: Mapping[str, object] = field(default_factory=dict)  # what a trainer's file lacks
     beside: Sequence[str] = ()  # configs of accelerate or DeepSpeed that belong to it
     launch: str = ""  # of a script with several: by name or number
+    any_machine: bool = False  # where none is named, every one with a price
     priced_as: str = ""  # what a trainer's file of another kind of training is priced as: sft
 
     @property

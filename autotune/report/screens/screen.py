@@ -122,12 +122,12 @@ MEASURED_HERE = (
 )
 # What moves the answer most, first; only where nobody stated it.
 WEIGHTY = (
-    "model", "model.shape", "method.kind", "method.states", "train.steps", "train.epochs",
-    "data.rows", "data.max_length", "train.global_batch_size", "method.rank", "method.base",
-    "price", "data.padding", "interruptions_per_day", "today",
+    "hardware", "model", "model.shape", "method.kind", "method.states", "train.steps",
+    "train.epochs", "data.rows", "data.max_length", "train.global_batch_size", "method.rank",
+    "method.base", "price", "data.padding", "interruptions_per_day", "today",
 )  # fmt: skip
 MOST_ASSUMED = 3
-FITTING = frozenset({"model", "method.states"})  # decide what fits: told on the fullest screen too
+TOLD = frozenset({"hardware", "model", "method.states"})  # on the fullest screen too
 TOLD_DAYS = 30  # of a price, from which its age is said
 
 
@@ -247,10 +247,10 @@ def assumed_phrase(assumed: Sequence[Assumption], most: int = MOST_ASSUMED) -> s
         (item for item in assumed if _weight(item.key) < len(WEIGHTY)),
         key=lambda item: _weight(item.key),
     )
-    most = max(most, sum(item.key in FITTING for item in ranked))
+    most = max(most, sum(item.key in TOLD for item in ranked))
     if not ranked or not most:
         return ""
-    ranked.sort(key=lambda item: item.key not in FITTING)
+    ranked.sort(key=lambda item: item.key not in TOLD)
     named = [f"{_key(item.key)} {shortened(item.value, 40)}" for item in ranked[:most]]
     rest = len(assumed) - len(named)
     more = f", and {rest} more" if rest else ""
