@@ -55,7 +55,7 @@ WRONG: list[tuple[str, str]] = [
     ("estimate", r"--model"),
     ("compare", r"--model"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu t4 --objective grpo", r"learning, wh.*; sft prices"),
-    ("tune --model Qwen2.5-0.5B --rows 9", r"lacks --gpu NAME\nhint: .*`--gpu all` compares"),
+    ("estimate --model Qwen2.5-0.5B --rows 9", r"lacks --gpu NAME\nhint: .*`--gpu all` compares"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu 16xh100", r'--gpu "2x8xh100-sxm over infiniband-nd'),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu h100@0", r"'0' is not a price; .*, or free"),
     ("tune --model Qwen2.5-0.5B --rows 9 --gpu 4090 --spot", r"known of rtx-4090\nhint: .*spot@0"),
