@@ -82,6 +82,11 @@ class RowCount:
     as_of: str
     source: str
 
+    @property
+    def label(self) -> str:
+        """Configuration and split: "wikitext-2-v1 train"."""
+        return f"{self.config} {self.split}".strip()
+
 
 @lru_cache(maxsize=1)
 def row_counts() -> tuple[RowCount, ...]:
@@ -116,6 +121,23 @@ def counted(name: str, config: str, split: str) -> RowCount | None:
     if known is None or split != "train":
         return None
     return RowCount(known.name, known.aliases, "", split, known.rows, known.as_of, known.source)
+
+
+def training_splits(name: str) -> tuple[RowCount, ...]:
+    """The splits of a data set, by name or alias, that are trained on; empty: none is known."""
+    wanted = name.strip().casefold()
+    return tuple(
+        each
+        for each in row_counts()
+        if wanted in {text.casefold() for text in (each.name, *each.aliases)}
+        and each.split.startswith("train")
+    )
+
+
+def dataset_names() -> list[str]:
+    """Every name that rows are known of, without aliases."""
+    counted_too = {each.name for each in row_counts()}
+    return sorted({each.name for each in published_datasets()} | counted_too)
 
 
 def published_names(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from autotune.app.dataset.columns import FORMS
 from autotune.catalog import hub
-from autotune.catalog.datasets import published_datasets
+from autotune.catalog.datasets import SHORT_ROWS, dataset_names
 from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.frozen import dataclass
 
@@ -64,14 +64,14 @@ def data_files(path: Path) -> tuple[Path, ...]:
     raise InputError(
         msg,
         f"hf download {name} --repo-type dataset --local-dir data, then name that folder; or state "
-        "data.rows and data.lengths: {p50: 120, p95: 400, max: 1024}; published lengths are known "
-        f"of {', '.join(dict.fromkeys(each.name for each in published_datasets()))}",
+        "data.rows and data.lengths: {p50: 120, p95: 400, max: 1024}; rows are known of "
+        f"{', '.join(close_matches(name, dataset_names())) or SHORT_ROWS} and others",
     )
 
 
 def as_hub_id(path: Path) -> str | None:
     """owner/name, where the last two parts of a path read so and its folder does not exist."""
-    if path.suffix or path.parent.is_dir():
+    if path.suffix[1:].isalpha() or path.parent.is_dir():
         return None
     text = "/".join(path.parts[-2:])
     return text if hub.is_hub_id(text) else None
@@ -83,7 +83,8 @@ def _missing(path: Path) -> tuple[Path, ...]:
     except OSError:
         names = []
     msg = f"the data set {path} cannot be read: No such file or directory"
-    raise InputError(msg + did_you_mean(close_matches(path.name, names)), WHAT)
+    named = [] if path.suffix[1:].isalpha() else close_matches(path.name, dataset_names())
+    raise InputError(msg + did_you_mean(close_matches(path.name, names) or named), WHAT)
 
 
 def _of_folder(folder: Path) -> tuple[Path, ...]:

@@ -8,9 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.app.dataset import lengths as length_rules
-from autotune.catalog.datasets import SHORT_ROWS, PublishedDataset, published, published_names
+from autotune.catalog.datasets import (
+    SHORT_ROWS,
+    PublishedDataset,
+    published,
+    published_names,
+    training_splits,
+)
+from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.domain.paths import stated_in
+from autotune.domain.typed.values import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +33,40 @@ ON = "on"
 
 def published_rows(section: DataSection, model: Model, base_dir: Path) -> Published:
     """What is published of the data sets that the job names; nothing where they are at hand."""
+    for text in _names(section, base_dir):
+        names = published_names(text)
+        if names:
+            found = [published(each, model.vocab_size) for each in names]
+            return tuple(each for each in found if each is not None)
+    return ()
+
+
+def with_published_count(jobfile: JobFile, base_dir: Path, assumed: list[Assumption]) -> JobFile:
+    """The job with the rows of its data set, where these alone are published: no length of them.
+
+    Raises InputError where several of its splits are trained on.
+    """
+    section = jobfile.data
+    for name in _names(section, base_dir):
+        splits = training_splits(name)
+        if not splits:
+            continue
+        if len(splits) > 1 and section.rows is None:
+            listed = ", ".join(f"{each.label} of {each.rows:,} rows" for each in splits)
+            msg = f"data.dataset {shown(name)} has several splits to train on: {listed}"
+            raise InputError(msg, f"state the one's rows instead: --rows {splits[0].rows}")
+        why = f"{splits[0].label} as published, {splits[0].as_of} ({splits[0].source})"
+        if section.rows is None:
+            assumed.append(Assumption("data.rows", str(splits[0].rows), why))
+        rows = section.rows or splits[0].rows
+        return jobfile.model_copy(
+            update={"data": section.model_copy(update={"rows": rows, "dataset": None})}
+        )
+    return jobfile
+
+
+def _names(section: DataSection, base_dir: Path) -> tuple[str, ...]:
+    """What a data set that is not at hand may be published as; nothing where it is at hand."""
     if section.dataset is None:
         return ()
     path = stated_in(base_dir, section.dataset)
@@ -39,12 +81,7 @@ def published_rows(section: DataSection, model: Model, base_dir: Path) -> Publis
     name = as_hub_id(path)
     if name is not None and hub.cached_dataset(name) is not None:
         return ()
-    for text in (section.dataset, name or "", path.name):
-        names = published_names(text)
-        if names:
-            found = [published(each, model.vocab_size) for each in names]
-            return tuple(each for each in found if each is not None)
-    return ()
+    return tuple(dict.fromkeys((section.dataset, name or "", path.name)))
 
 
 def published_lengths(

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from autotune.app.dataset import lengths as length_rules
 from autotune.app.dataset.lengths import check_lengths
-from autotune.app.dataset.published_rows import published_lengths, published_rows, rows_are_full
+from autotune.app.dataset.published_rows import (
+    published_lengths,
+    published_rows,
+    rows_are_full,
+    with_published_count,
+)
 from autotune.catalog.text_tokens import BYTES_PER_TOKEN
 from autotune.cost.row_lengths import ASSUMED_SPREAD, REACHED_MEANS
 from autotune.cost.time.checkpoint import MAX_LOST_WORK_S, SAVING_SHARE
@@ -74,6 +79,9 @@ def data_of(jobfile: JobFile, model: Model, base_dir: Path, assumed: Assumed) ->
     """Rows and their lengths: counted, read from a histogram, stated, or assumed."""
     section = jobfile.data
     known = published_rows(section, model, base_dir) if section.dataset is not None else ()
+    if section.dataset is not None and not known:
+        jobfile = with_published_count(jobfile, base_dir, assumed)
+        section = jobfile.data
     count = None if known else _count(jobfile, model, base_dir, assumed)
     histogram = count.histogram if count else _stated_histogram(section, base_dir)
     every = _rows(jobfile, histogram, known, assumed)

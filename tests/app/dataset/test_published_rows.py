@@ -69,7 +69,31 @@ def test_what_lies_here_is_counted_and_not_looked_up(tmp_path: Path) -> None:
 def test_an_unknown_data_set_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no file here") as caught:
         one_line(data__dataset=str(tmp_path / "nobody" / "nothing"))
-    assert "published lengths are known of tatsu-lab/alpaca" in str(caught.value.hint)
+    assert "rows are known of tatsu-lab/alpaca and others" in str(caught.value.hint)
+    with pytest.raises(InputError, match=r"OpenHermes-0\.5 is no file here"):
+        one_line(data__dataset=str(tmp_path / "nobody" / "OpenHermes-0.5"))
+
+
+def test_rows_alone_may_be_published(tmp_path: Path) -> None:
+    job = one_line(data__dataset=str(tmp_path / "databricks" / "databricks-dolly-15k"))
+    assert (job.rows, job.lengths.known, job.dataset_path) == (15_011, False, None)
+    (note,) = told(job, "data.rows")
+    assert note.startswith("15011 (train as published, 2023-04 (printed as loaded")
+    stated = one_line(data__dataset=str(tmp_path / "databricks" / "databricks-dolly-15k"),
+                      data__rows=100)  # fmt: skip
+    assert stated.rows == 100
+    assert not told(stated, "data.rows")
+
+
+def test_a_data_set_of_several_splits_is_refused_with_the_rows_of_each(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"train_sft of 207,865 rows, train_gen of") as caught:
+        one_line(data__dataset=str(tmp_path / "HuggingFaceH4" / "ultrachat_200k"))
+    assert "--rows 207865" in str(caught.value.hint)
+
+
+def test_a_short_name_of_a_data_set_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"did you mean databricks/databricks-dolly-15k\?"):
+        one_line(data__dataset=str(tmp_path / "dolly-15k"))
 
 
 def test_a_trainers_file_that_names_a_common_data_set_needs_no_rows() -> None:
