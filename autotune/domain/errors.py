@@ -2,6 +2,7 @@
 
 AutotuneError
 ├── InputError          the user's file, flag or value is wrong           (exit 2)
+│   └── NoTraining      the file is none that trains                      (exit 2)
 ├── NoLocalDevice       a probe was required and could not run            (exit 5)
 └── Interrupted         stopped by the user; everything finished is kept  (exit 130)
 
@@ -17,7 +18,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 NOTHING_FEASIBLE = 3  # exit code 3: no candidate fits
@@ -38,9 +39,24 @@ class AutotuneError(Exception):
 
 
 class InputError(AutotuneError):
-    """The user's file, flag or value is wrong."""
+    """The user's file, flag or value is wrong.
+
+    lacking: what of a job is stated nowhere, by its key there, and the flag that would state it.
+    Empty where that is not what is wrong.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self, message: str, hint: str | None = None, *, lacking: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep the message, the hint and what is lacking."""
+        super().__init__(message, hint)
+        self.lacking = dict(lacking or {})
+
+
+class NoTraining(InputError):  # noqa: N818 - the name is the condition
+    """The file is none that trains: it holds neither a trainer's arguments nor a launch of one."""
 
 
 class NoLocalDevice(AutotuneError):  # noqa: N818 - the name is the condition, as in FileNotFound

@@ -85,6 +85,17 @@ def test_a_script_that_trains_says_the_job_and_is_named_as_one_itself(
     assert load_job(tmp_path / "second.yaml").global_batch_size == 16
 
 
+def test_the_command_on_a_trainers_file_has_a_flag_for_all_that_the_file_lacks(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    rows = 'load_dataset(name, split="train[:500]")'
+    text = SCRIPT.replace("Qwen/Qwen2.5-1.5B", "nobody/has-it")
+    text = text.replace('load_dataset("json", data_files="rows.jsonl", split="train")', rows)
+    (tmp_path / "finetune.py").write_text(text)
+    told = said(capsys)
+    assert "autotune tune finetune.py --gpu NAME --rows 500 --set model=NAME\n" in told
+
+
 def test_what_a_trainers_file_trains_for_is_the_jobs_and_what_is_not_priced_is_said(
     tmp_path: Path, capsys: Capture
 ) -> None:

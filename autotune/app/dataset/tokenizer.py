@@ -114,7 +114,8 @@ def estimate_for(model: Model | None, reason: str) -> Tokenizer:
                 f"{reason}, and a vocabulary of {size:,} tokens, as {model.name} has, is like none "
                 "that was measured, so the tokens cannot be estimated either"
             )
-            raise InputError(msg, f"name the tokenizer: a folder with {_FILE}, or `{BYTES}`")
+            hint = f"name the tokenizer: a folder with {_FILE}, or `{BYTES}`"
+            raise InputError(msg, hint, lacking={"data.tokenizer": f"--set data.tokenizer={BYTES}"})
         return Tokenizer("estimate", vocabulary="any", reason=reason, identity="estimate any")
     label = f"estimate for a vocabulary of {size:,} tokens"
     return Tokenizer(label, vocabulary=vocabulary, reason=reason, identity=f"estimate {vocabulary}")

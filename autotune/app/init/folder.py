@@ -20,7 +20,7 @@ from autotune.app.dataset.folder import is_data, rows_named
 from autotune.app.job.file import CODE, PAGES, SHELL, document_of, read_text
 from autotune.app.job.load import load_jobs
 from autotune.catalog.models.models import find_model
-from autotune.domain.errors import InputError
+from autotune.domain.errors import InputError, NoTraining
 from autotune.domain.paths import near
 from autotune.domain.typed.overrides import Overrides
 from autotune.frozen import dataclass
@@ -38,12 +38,9 @@ MOST_CONFIG_BYTES = 1_000_000
 MOST_SCRIPTS = 12
 CONFIGS = frozenset({".yml", ".yaml", ".json"})
 TRAINS = re.compile(r"Trainer\(|\.train\(|launch |torchrun|deepspeed|train\S*\.py|(sft|dpo)\b")
-LACKED: dict[str, tuple[str, Any]] = {  # flags that `tune` asks for, and what stands in their place
-    r"--model NAME": ("model", "Qwen/Qwen2.5-0.5B"),
-    r"--set model=NAME": ("model", "Qwen/Qwen2.5-0.5B"),
-    r"--method lora": ("method.kind", "lora"),
-    r"--data \S+": ("data.rows", 1000),
-}
+# What stands in the place of what a trainer's file lacks, by the key of a job, while it is read.
+IN_PLACE: dict[str, Any] = {"method.kind": "lora", "data.rows": 1000}
+ANY_MODEL = "Qwen/Qwen2.5-0.5B"
 ANY_DEVICE = "h100-sxm"  # what a script states is the same on all
 _SKIPPED = {
     "node_modules", "__pycache__", "site-packages", "venv", "env", "wandb", "mlruns", "runs",
@@ -223,7 +220,7 @@ def _own_files(files: list[Path]) -> tuple[list[TrainerFile], str]:
             try:
                 found.append(_own_file(path))
             except InputError as error:
-                refused = refused or ("" if _holds_nothing(error.message) else error.message)
+                refused = refused or ("" if isinstance(error, NoTraining) else error.message)
     return found, "" if found else refused
 
 
@@ -250,11 +247,6 @@ def _may_train(path: Path) -> bool:
         return False
 
 
-def _holds_nothing(message: str) -> bool:
-    """Whether a script is refused because it is not one that trains."""
-    return " holds no " in message or " holds 0 " in message
-
-
 def _own_file(path: Path) -> TrainerFile:
     """What a trainer's file states, as `tune` reads it. Raises InputError as that does.
 
@@ -264,25 +256,24 @@ def _own_file(path: Path) -> TrainerFile:
     try:
         job = _with(path, needs)
     except InputError as error:
-        found = {flag: re.search(flag, error.hint or "") for flag in LACKED}
-        needs = {flag: said.group() for flag, said in found.items() if said}
-        if not needs or "does not say" not in error.message:
+        if not error.lacking.keys() <= {"model", *IN_PLACE} or not error.lacking:
             raise
+        needs = error.lacking
         job = _with(path, needs)
     own = job.origin
     if own is None:
         msg = f"{path} is a job file"
         raise InputError(msg)
-    given = {LACKED[flag][0].partition(".")[0] for flag in needs}
+    given = {key.partition(".")[0] for key in needs}
     values = {key: value for key, value in job.stated_file.items() if key not in given - {"data"}}
-    words = "".join(f" {said}" for said in needs.values())
+    words = "".join(f" {flag}" for flag in needs.values())
     title = TRAINERS[own.trainer].title
     return TrainerFile(path, title, values, job.global_batch_size, job.objective, words)
 
 
 def _with(path: Path, needs: Iterable[str]) -> Job:
-    stated = dict(LACKED[flag] for flag in needs if not flag.startswith("--set"))
-    model = dict(LACKED[flag] for flag in needs if flag.startswith("--set"))
+    stated = {key: IN_PLACE[key] for key in needs if key in IN_PLACE}
+    model = {"model": ANY_MODEL} if "model" in needs else {}
     asked = Overrides(gpus=(ANY_DEVICE,), stated=stated, set_values=model)
     return load_jobs(Path(near(path)), asked)[0].job
 

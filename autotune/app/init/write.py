@@ -354,7 +354,7 @@ def _rows(
     try:
         count = counted(base_dir=path.parent, model=model)
     except InputError as error:
-        if own is not None and own in BYTE_VOCABULARY and "like none" in error.message:
+        if own is not None and own in BYTE_VOCABULARY and "data.tokenizer" in error.lacking:
             tokenizer = BYTES
             count = counted(BYTES)
         elif stated is not None:

@@ -41,6 +41,7 @@ _FLAGS = {
     "data.rows": "--rows N or --data FILE",
     "hardware": "--gpu NAME",
 }  # fmt: skip
+_ONE_FLAG = {**_FLAGS, "method.kind": "--method lora", "data.rows": "--data FILE"}
 _ANYTHING = "**"  # a mapping that the arguments are made of: anything may be in it
 _BATCH = "train.global_batch_size"
 _MICRO, _ACCUMULATION = SPLIT
@@ -256,16 +257,18 @@ def ask_for(parsed: Parsed, overrides: Overrides, origin: Origin, name: str) -> 
         if each.key == KIND and "method.kind" in missing:
             what["method.kind"] = f"what its {KIND} {each.value} is counted as: it {each.why}"
     msg = f"{name} does not say {' or '.join(what[key] for key in missing)}"
-    flags = dict(_FLAGS)
+    found = {}
     if "data.rows" in missing:
-        found = rows_flag(origin.text, lambda named: near_file(named, Path(origin.path)))
-        flags["data.rows"] = found or _FLAGS["data.rows"]
-    asked = [flags[key] for key in missing]
+        rows = rows_flag(origin.text, lambda named: near_file(named, Path(origin.path)))
+        found = {"data.rows": rows} if rows else {}
+    asked = [{**_FLAGS, **found}[key] for key in missing]
+    lacks = {key: {**_ONE_FLAG, **found}[key] for key in missing}
     stated = str(overrides.set_values.get("model", parsed.values.get("model", "")))
     if stated and not _is_model(stated, origin):
         msg += f", and its model {shown(stated)} is not known here"
         asked.append("--set model=NAME")
-    raise InputError(msg, "add " + " ".join(asked))
+        lacks["model"] = "--set model=NAME"
+    raise InputError(msg, "add " + " ".join(asked), lacking=lacks)
 
 
 def _is_model(text: str, origin: Origin) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.app.job.beside import modules_of, near_file
 from autotune.app.job.computed import BITS, DECIDES, answer, of_adapters, refuse_computed, stand_in
 from autotune.app.job.file import read_text
-from autotune.domain.errors import InputError
+from autotune.domain.errors import InputError, NoTraining
 from autotune.domain.job import Uncounted
 from autotune.domain.typed.values import shown
 from autotune.trainers.hf.adapter import OWN_FLAGS, loads_silently
@@ -348,12 +348,12 @@ def no_flags(parsed: Command, name: str, path: Path | None) -> InputError:
         known = "TrainingArguments, SFTConfig, LLaMA-Factory or ms-swift"
         msg = f"{name} holds no flags of {known}: {', '.join(list(parsed.values)[:6])}"
         hint = 'such as "python train.py --per_device_train_batch_size 4"'
-        return InputError(msg, f"give the trainer's own file as JOB; or flags, {hint}")
+        return NoTraining(msg, f"give the trainer's own file as JOB; or flags, {hint}")
     msg = f"{name} holds 0 launch commands with a batch size, epochs or steps"
     near = script_of(parsed, path)
     if near is None:
-        return InputError(msg, 'give the command itself: --from-args "python train.py --..."')
-    return InputError(msg, f"it starts {near.name}: give that script as JOB, or its settings")
+        return NoTraining(msg, 'give the command itself: --from-args "python train.py --..."')
+    return NoTraining(msg, f"it starts {near.name}: give that script as JOB, or its settings")
 
 
 def refuse_filled(parsed: Command, text: str, name: str, path: Path | None) -> None:

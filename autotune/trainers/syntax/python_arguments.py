@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from autotune.domain.errors import InputError
+from autotune.domain.errors import InputError, NoTraining
 from autotune.trainers.syntax.python_beside import BY_FLAGS, keywords, several_bits
 from autotune.trainers.syntax.python_loop import (
     bound_last,
@@ -143,12 +143,13 @@ def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
         msg = f"{name} makes {min(own)} a class of its own, and states no trainer's arguments"
         return InputError(msg, f"leave the file out, and state the run: {_STATED}")
     msg = f"{name} holds no TrainingArguments(...) or SFTConfig(...)"
-    hint = NO_MAKER
+    error: InputError = NoTraining(msg, NO_MAKER)
     if bare := without_arguments(tree):
         msg = f"{name} makes its {bare} without arguments, so TRL's defaults train"
         add = f'args={bare.replace("Trainer", "Config")}(output_dir="out")'
         hint = f"add {add} to it, which trains the same, or state the run: {_STATED}"
-    return InputError(msg, hint)
+        error = InputError(msg, hint)
+    return error
 
 
 def called(

@@ -12,7 +12,7 @@ import shlex
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.domain.errors import InputError, unknown
+from autotune.domain.errors import InputError, NoTraining, unknown
 from autotune.trainers.scope import trains_nothing
 from autotune.trainers.syntax.command_line import (
     ASSIGNED,
@@ -107,7 +107,7 @@ def command_spans(text: str, name: str) -> list[tuple[int, int]]:
         plain = [text[slice(*each)] for each in _spans(text, STARTS + r".*\.py\b")]
         plain = [] if by is not None else [each for each in plain if not trains_nothing(each)]
         hint = f"it starts {_script(plain[-1])}: give that script as JOB" if plain else hint
-        raise InputError(msg, hint)
+        raise NoTraining(msg, hint)
     return found
 
 
