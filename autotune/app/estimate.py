@@ -13,6 +13,7 @@ from autotune.app.whatif.moved import uncounted_notes
 from autotune.app.whatif.relaxations import relaxations, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
+from autotune.catalog.devices import wheel_note
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.memory.component import open_facts
@@ -105,12 +106,11 @@ def estimate(
     notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*price_notes(replace(job, offers=(offer,)))]
     notes += method_notes(job)
-    unseen = never_measured_note(offer.device)
-    if unseen and "compute" not in calibration.factors:
-        notes.append(unseen)
-    program = new_program_note(job)
-    if program and "compute" not in calibration.factors:
-        notes.append(program)
+    wheel = wheel_note(offer.device, job.software.torch)
+    unseen = [never_measured_note(offer.device), new_program_note(job)]
+    if "compute" in calibration.factors:
+        unseen = []
+    notes += [note for note in (wheel, *unseen) if note]
     tracing = Tracing(bill, trust_remote_code)
     if fidelity == "trace" or full_trace:
         from autotune.trace.client import Tracer

@@ -24,6 +24,7 @@ from autotune.catalog.local import (
     local_host,
 )
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
+from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.device import BF16_CAPABILITY, Device, Host
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.units import GIB, MB, MIB
@@ -39,6 +40,7 @@ __all__ = [
     "identify",
     "load_devices",
     "local_host",
+    "wheel_note",
 ]
 
 HOW_TO_ADD = (
@@ -54,6 +56,12 @@ SWITCHED_LINK_FORMS = ("sxm", "superchip", "oam")  # a fast link without buying 
 # Share of the advertised memory that a driver shows, where nobody has reported the total:
 # 81559 MiB of 80 GiB on H100 (0.9956). AMD and Apple report all of it.
 NVIDIA_VISIBLE_SHARE = 0.9956
+
+# Releases of torch whose wheel on the package index has no kernels for chips below a compute
+# capability; the build for CUDA 12.6 has them. Source: pytorch RELEASE.md, "CUDA Support Matrix":
+# Maxwell and Pascal left the builds for CUDA 12.8 and later in 2.8, Volta in 2.11 (issue 172352).
+LEFT_BEHIND = ((7.0, (2, 8)), (7.5, (2, 11)))
+OLD_CHIPS_BUILD = "https://download.pytorch.org/whl/cu126"
 
 # Share of the dense peak that the best matrix product reaches, where this board was not measured.
 # Source: classes of the measurements in achievable.csv (SXM 0.75-0.87, boards of 75 W or 350 W
@@ -295,6 +303,20 @@ def find_machine(text: str, count: int, storage: str = "local") -> tuple[Device,
     """
     device = cpu_device() if text.casefold() == "cpu" else find_device(text)
     return device, default_host(count, device, storage)
+
+
+def wheel_note(device: Device, torch: tuple[int, ...]) -> str | None:
+    """What to say where the torch that pip installs does not run on a device; None elsewhere."""
+    capability = device.compute_capability
+    if device.vendor != "nvidia" or not any(
+        capability < first and torch >= release for first, release in LEFT_BEHIND
+    ):
+        return None
+    version = ".".join(map(str, torch[:2]))
+    return Decisive(
+        f"install torch for CUDA 12.6 on {device.name}: torch {version} as pip installs it has no "
+        f"kernels for compute capability {capability} (--index-url {OLD_CHIPS_BUILD})"
+    )
 
 
 def default_host(offer_count: int, device: Device, storage: str = "local") -> Host:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.config import CLOSED_FORMS, SPLIT, TRAINER_NAMES, is_extra
 from autotune.domain.device import OLD_DAYS
+from autotune.domain.outcome import FEASIBLE_PROBABILITY
 from autotune.domain.typed.machine import recorded_label
 from autotune.domain.units import format_age, format_bytes, format_count, format_seconds, format_usd
 
@@ -264,9 +265,11 @@ def probability(row: Row) -> str:
 
 
 def chance(value: float) -> str:
-    """A probability with two decimals, open at both ends."""
+    """A probability with two decimals, open at both ends; never rounded up to what is required."""
     if value > 0.99:  # noqa: PLR2004 - two decimals end here
         return "over 0.99"
+    if value < FEASIBLE_PROBABILITY <= round(value, 2):
+        return f"just under {FEASIBLE_PROBABILITY:.2f}"
     return "under 0.01" if value < 0.01 else f"{value:.2f}"  # noqa: PLR2004 - the same below
 
 

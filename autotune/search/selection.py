@@ -18,7 +18,7 @@ import numpy as np
 from autotune.cost.spread.joint import difference_log_sd, loadings
 from autotune.domain.answer.limits import standard
 from autotune.domain.candidates import OFFER
-from autotune.domain.config import KNOBS
+from autotune.domain.config import ACCUMULATION, CLOSED_FORMS, KNOBS
 from autotune.domain.job import BUDGET, DEADLINE, SESSION
 from autotune.domain.outcome import Z90
 from autotune.frozen import dataclass
@@ -302,11 +302,12 @@ def _runner_up(bill: Bill, pool: BoolArray, objective: Objective, index: int) ->
 def simplicity(bill: Bill, at: Indices) -> list[FloatArray]:
     """Sort keys of candidates, the weightiest first: the simplest sorts lowest.
 
-    The way to share the work, packages that today's run does not have, loader processes, settings
-    that are neither the trainer's default nor today's; then memory, the micro-batch, and the
-    attention kernel of today.
+    Settings that are not today's; then the way to share the work, packages that today's run does
+    not have, loader processes, settings that are not the trainer's default; then memory, the
+    micro-batch, and the attention kernel of today.
     """
     return [
+        _moved(bill, at),
         column(bill, "sharding", _ranks(bill, "sharding", SHARDING_ORDER[1:]), at),
         sum((_odd(bill, name, values, at) for name, values in PACKAGED.items()), np.zeros(len(at))),
         column(
@@ -352,6 +353,21 @@ def _changed(bill: Bill, name: str, at: Indices) -> FloatArray:
         return np.zeros(len(at))
     usual = {DEFAULTS[name], _todays(bill, name)}
     return column(bill, name, [v not in usual for v in bill.candidates.levels[name]], at)
+
+
+def _moved(bill: Bill, at: Indices) -> FloatArray:
+    """How many settings are not today's; none where there is no today's run.
+
+    When to save is no setting of the search, and the accumulation follows from the micro-batch.
+    """
+    found = np.zeros(len(at))
+    if bill.job.today is None:
+        return found
+    for name, values in bill.candidates.levels.items():
+        if name in KNOBS and name not in CLOSED_FORMS and name != ACCUMULATION:
+            own = _todays(bill, name)
+            found += column(bill, name, [value != own for value in values], at)
+    return found
 
 
 def _attention_ranks(bill: Bill) -> list[int]:

@@ -336,7 +336,9 @@ def _impossible(
     options = [f"{name} {', '.join(map(as_typed, values))}" for name, values in able.items()]
     rest = "with the rest" if len(able) > 1 else "here"
     hint = f"{' or '.join(options)} can run {rest}"
-    more = [host_options(job, job.offers[0], rejected), _package(job, valid)]
+    own = _about(rejected, set(able))
+    host = host_options(job, job.offers[0], {reason: rejected[reason] for reason in own})
+    more = [host, _package(job, valid)]
     typed = " or ".join(option for option in more if option)
     if typed:
         return InputError(msg, f"{hint}; to keep what is locked: {typed}")
@@ -356,7 +358,10 @@ def _package(job: Job, valid: Valid) -> str:
 
 
 def _reasons(rejected: Mapping[str, int], of_knobs: set[str] | None = None) -> str:
+    return "; ".join(_about(rejected, of_knobs or set()))
+
+
+def _about(rejected: Mapping[str, int], of_knobs: set[str]) -> list[str]:
     """The rules that rejected; those that read the knobs when there are any."""
-    about = {rule.reason for rule in RULES if (of_knobs or set()) & set(rule.reads)}
-    named = [reason for reason in rejected if reason in about]
-    return "; ".join(named or rejected)
+    about = {rule.reason for rule in RULES if of_knobs & set(rule.reads)}
+    return [reason for reason in rejected if reason in about] or list(rejected)

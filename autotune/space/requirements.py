@@ -78,6 +78,15 @@ def family_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
     return kernels != "liger" or job.model.family in LIGER_FAMILIES
 
 
+def compiles(_job: Job, offer: Offer, compiled: str) -> bool:
+    """Whether Inductor compiles for the device; processors and Apple's chips need no Triton.
+
+    Source: torch 2.13 _inductor/scheduler.py, create_backend: GPUTooOldForTriton below 7.
+    """
+    old = 0.0 < offer.device.compute_capability < TRITON_CAPABILITY
+    return compiled == "off" or offer.device.vendor != "nvidia" or not old
+
+
 def triton_runs(_job: Job, offer: Offer, kernels: str) -> bool:
     """Whether Triton compiles for the device."""
     capable = offer.device.vendor == "amd" or offer.device.compute_capability >= TRITON_CAPABILITY

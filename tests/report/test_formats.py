@@ -14,7 +14,7 @@ from autotune.domain.outcome import Spread
 from autotune.report.layout.csv_rows import estimate_csv, recommendation_csv, rows_csv
 from autotune.report.layout.text import to_ascii
 from autotune.report.payload import estimate_payload, recommendation_payload
-from autotune.report.phrases import step_arithmetic, token_arithmetic
+from autotune.report.phrases import chance, step_arithmetic, token_arithmetic
 from autotune.report.sections.answer import ESTIMATE_REPORT, TUNE_REPORT
 
 if TYPE_CHECKING:
@@ -275,3 +275,12 @@ def test_nothing_in_a_fence_of_markdown_closes_it() -> None:
     tokens = MarkdownIt().parse(fenced("diff", hostile))
     assert [each.type for each in tokens] == ["fence"]
     assert tokens[0].content == hostile + "\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.8996, "just under 0.90"), (0.9, "0.90"), (0.894, "0.89"), (0.996, "over 0.99")],
+)
+def test_a_probability_is_never_rounded_up_to_what_is_required(value: float, words: str) -> None:
+    """ "The probability is 0.90, and 0.9 is required" told nobody why it is refused."""
+    assert chance(value) == words

@@ -163,19 +163,6 @@ def test_at_an_equal_bill_fewer_processes_and_the_trainers_own_settings_win(
     assert getattr(bill.candidates.config(found), knob) == simple
 
 
-def test_a_package_that_todays_run_has_costs_nothing_to_keep(build: Any) -> None:
-    job = build.job(build.offer("a100", 1, 1.6))
-    bill = CostModel(job).price(enumerate_candidates(job, load_space()).candidates)
-    even = evenly(bill, np.full(len(bill), 0.5))
-    every = np.ones(len(bill), np.bool_)
-    assert "flash_attention_2" in bill.candidates.levels["attention"]
-    found = bill.candidates.config(selection._simplest(even, every, "cost", 0))
-    assert found.attention == "sdpa"
-    even.job = replace(job, today=replace(found, attention="flash_attention_2"))
-    kept = bill.candidates.config(selection._simplest(even, every, "cost", 0))
-    assert kept.attention == "flash_attention_2"
-
-
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_the_order_of_offers_and_values_does_not_change_the_answer(

@@ -223,3 +223,12 @@ def test_a_lock_that_cannot_be_names_the_values_that_can(build: Any) -> None:
     with pytest.raises(InputError, match="offload all is locked") as caught:
         enumerate_candidates(job, load_space("default"))
     assert "offload none, optimizer, activations can run here" in str(caught.value.hint)
+
+
+def test_what_a_host_could_have_more_of_is_no_way_to_keep_a_lock_of_the_device(build: Any) -> None:
+    """Data workers are rejected for too few cores as well, which is another matter."""
+    job = build.job(build.sold("p100", cores=1), lock={"compile": "default"})
+    with pytest.raises(InputError, match="Triton compiles for") as caught:
+        enumerate_candidates(job, load_space("default"))
+    assert "compile off can run here" in str(caught.value.hint)
+    assert "host.cores" not in str(caught.value.hint)

@@ -457,3 +457,18 @@ def test_the_trainers_optimizer_is_that_of_its_release(
 def test_classes_that_never_had_torchs_attention_are_listed_once() -> None:
     assert not NO_SDPA & SDPA_FROM.keys()
     assert not SDPA_FROM_FIRST & (NO_SDPA | SDPA_FROM.keys())
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "compiled"),
+    [("p100", "fp16", False), ("v100", "fp16", True), ("t4", "fp16", True), ("cpu", "fp32", True)],
+)
+def test_compiling_needs_a_device_that_triton_compiles_for(
+    build: Any, device: str, precision: str, *, compiled: bool
+) -> None:
+    offer = build.sold(device)
+    base: Any = "32bit" if device == "cpu" else "nf4"
+    job = build.job(offer, method=lora(base))
+    own = config(precision=precision, compile="default", pin_memory=device != "cpu")
+    found = [reason for reason in violations(job, offer, own) if "torch.compile needs" in reason]
+    assert (not found) == compiled

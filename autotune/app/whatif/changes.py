@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from autotune.cost.bill import Bill
+    from autotune.domain.answer.recommendation import Relaxation
     from autotune.domain.device import Host
     from autotune.domain.job import Job, Lengths, Method
     from autotune.pricing import Change, Question, QuestionEdit
@@ -40,6 +41,7 @@ LOWEST_RANK = 4
 MOST_RUNGS = 3
 PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MOST_DEVICES = 3  # of which more pieces are tried
+_LENGTH, _FEW = "data.max_length", "<1 %"  # what cuts rows; a share that is no loss
 
 
 def more_devices(question: Question) -> list[Rungs]:
@@ -180,6 +182,20 @@ def contract_changes(job: Job) -> list[Rungs]:
     return [rungs for rungs in found if rungs]
 
 
+def harm(each: Relaxation) -> int:
+    """How far a change of the contract moves what is learned: 0 least, 2 most.
+
+    Adapters over weights of 16 bits, of any rank, learn from all rows; so does a quantised base,
+    whose weights are rounded; cut rows are lost. Fewer than one row in a hundred is no loss, and
+    what needs another machine as well is told by its price.
+    """
+    if not each.quality or "--gpu " in each.apply:
+        return 0
+    if f"{_LENGTH}=" in each.apply and f"(cuts {_FEW}" not in each.change:
+        return 2
+    return int(any(words in each.apply for words in ("kind=qlora", "base=nf4", "base=int8")))
+
+
 def _smaller_bases(job: Job) -> Iterator[Rungs]:
     """Smaller bases than the job's own, the nearest first; quantised if bitsandbytes is there."""
     if job.method.base == "32bit":
@@ -225,7 +241,7 @@ def length_edit(job: Job, length: int) -> QuestionEdit:
     if job.lengths.known:
         label = f"max_length {length:,} (cuts {_share_cut(job.lengths, length)} of rows)"
     return _contract(
-        "data.max_length", str(length), lambda job: shorter(job, length), label,
+        _LENGTH, str(length), lambda job: shorter(job, length), label,
         _cut(job.lengths, length),
     )  # fmt: skip
 
@@ -281,7 +297,7 @@ def _cut(lengths: Lengths, length: int) -> str:
 def _share_cut(lengths: Lengths, length: int) -> str:
     """How many rows are longer: "7 %"."""
     longer = 100.0 * sum(value > length for value in lengths.quantiles) / len(lengths.quantiles)
-    return f"{longer:.0f} %" if longer >= 1.0 else "<1 %"
+    return f"{longer:.0f} %" if longer >= 1.0 else _FEW
 
 
 def shorter(job: Job, max_length: int) -> Job:

@@ -20,6 +20,7 @@ from autotune.app.whatif.changes import (
     Rungs,
     climbing,
     contract_changes,
+    harm,
     host_lacks,
     larger_host,
     more_devices,
@@ -146,13 +147,13 @@ class Tries:
                 kept.append(each)
         return tuple(kept)
 
-    def rank(self, each: Relaxation) -> tuple[bool, float, float]:
-        """Sorts changes of one sort: what keeps the limits first, then by what is minimised."""
+    def rank(self, each: Relaxation) -> tuple[bool, int, float, float]:
+        """Sorts changes of one sort: limits kept, then the mildest, then by what is minimised."""
         limits = self.question[0].limits
         late = each.duration_s > min(limits.deadline_s or np.inf, limits.max_session_s or np.inf)
         late |= each.cost_usd > (limits.budget_usd or np.inf)
         figures = each.cost_usd, each.duration_s
-        return late, *(figures if self.objective == "cost" else figures[::-1])
+        return late, harm(each), *(figures if self.objective == "cost" else figures[::-1])
 
     def of_the_disk(self) -> tuple[Relaxation, ...]:
         """Fewer checkpoints, or a larger disk: what trains is not what is in the way."""

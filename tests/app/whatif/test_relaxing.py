@@ -471,3 +471,28 @@ def test_the_states_of_full_fine_tuning_are_named_before_the_epochs(tmp_path: Pa
     answer = tune(load_job(path), Options(dry_run=True, fidelity="formula", trials=1))
     screen = recommendation_screen(recommendation_payload(answer))
     assert screen.index("method.states") < screen.index("train.epochs")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "method", "order"),
+    [
+        ("rtx-3060", "{kind: lora}", ["nf4", "max_length"]),
+        ("4xl40s", "{kind: full}", ["LoRA rank 16, not full", "QLoRA rank 16"]),
+    ],
+)
+def test_the_mildest_change_of_the_contract_is_named_first_whatever_saves_most(
+    tmp_path: Path, gpu: str, method: str, order: list[str]
+) -> None:
+    path = tmp_path / "job.yaml"
+    model = "google/gemma-3-4b-it" if "lora" in method else "meta-llama/Llama-3.1-8B"
+    length, mean = (1024, 300) if "lora" in method else (4096, 800)
+    path.write_text(
+        f"model: {model}\nmethod: {method}\ndata: {{rows: 50000, max_length: {length}, "
+        f"lengths: {{mean: {mean}}}}}\ntrain: {{epochs: 2, global_batch_size: 32}}\n"
+        f"hardware: [{{gpu: {gpu}, price: 1 USD/h}}]\n"
+    )
+    changes = relaxations(load_job(path), load_space())
+    told = [each.change for each in changes if each.quality]
+    places = [next(n for n, text in enumerate(told) if words in text) for words in order]
+    assert places == sorted(places)
+    assert places[0] == 0
