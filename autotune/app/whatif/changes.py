@@ -41,7 +41,7 @@ LOWEST_RANK = 4
 MOST_RUNGS = 3
 PAIR_RUNGS = 3  # of a ladder that is climbed together with another
 MOST_DEVICES = 3  # of which more pieces are tried
-_LENGTH, _FEW = "data.max_length", "<1 %"  # what cuts rows; a share that is no loss
+_LENGTH, _STEPS, _FEW = "data.max_length", "train.steps", "<1 %"  # the last: no loss of rows
 
 
 def more_devices(question: Question) -> list[Rungs]:
@@ -186,12 +186,13 @@ def harm(each: Relaxation) -> int:
     """How far a change of the contract moves what is learned: 0 least, 2 most.
 
     Adapters over weights of 16 bits, of any rank, learn from all rows; so does a quantised base,
-    whose weights are rounded; cut rows are lost. Fewer than one row in a hundred is no loss, and
-    what needs another machine as well is told by its price.
+    whose weights are rounded; cut rows, and steps that are not made, are lost. Fewer than one row
+    in a hundred is no loss, and what needs another machine as well is told by its price.
     """
     if not each.quality or "--gpu " in each.apply:
         return 0
-    if f"{_LENGTH}=" in each.apply and f"(cuts {_FEW}" not in each.change:
+    cut = f"{_LENGTH}=" in each.apply and f"(cuts {_FEW}" not in each.change
+    if cut or f"{_STEPS}=" in each.apply:
         return 2
     return int(any(words in each.apply for words in ("kind=qlora", "base=nf4", "base=int8")))
 
@@ -263,7 +264,7 @@ def steps_edit(job: Job, steps: int) -> QuestionEdit:
         return replace(job, steps=steps, epochs=job.epochs * steps / job.steps)
 
     label = f"{steps:,} of {job.steps:,} steps ({100.0 * steps / job.steps:.0f} %)"
-    return _contract("train.steps", str(steps), edited, label)
+    return _contract(_STEPS, str(steps), edited, label)
 
 
 def _contract(

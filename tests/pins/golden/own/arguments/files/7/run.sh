@@ -11,5 +11,6 @@ name=own/training_args.json
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
+export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
 
 exec accelerate launch "${SCRIPT:?set SCRIPT to your training script, which reads this file}" "$here"/own/training_args.json

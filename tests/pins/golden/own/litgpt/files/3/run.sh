@@ -11,6 +11,7 @@ name=own/litgpt.yaml
 
 # more visible devices than these would change the global batch
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"
+export TOKENIZERS_PARALLELISM=false  # tokenizer threads and forks deadlock
 export TORCH_CUDNN_SDPA_DEPRIORITIZED="${TORCH_CUDNN_SDPA_DEPRIORITIZED:-1}"  # else cuDNN's attention builds a plan for every new length of a batch
 
 exec litgpt finetune_lora --config "$here"/own/litgpt.yaml
