@@ -17,7 +17,7 @@ import typer
 from autotune.domain.answer.recommendation import Asked
 from autotune.domain.config import KNOBS, own_name
 from autotune.domain.errors import InputError, close_matches, did_you_mean, unknown
-from autotune.domain.typed.other_words import typed_here
+from autotune.domain.typed.other_words import LEFT_OUT, UNPRICED, typed_here
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -112,7 +112,8 @@ def as_input_error(problem: Any, argv: Sequence[str], commands: Mapping[str, Any
     name = next((word for word in argv if word in commands), "")
     command = f"autotune {name}".strip()
     if kind == "NoSuchOption":
-        return _unknown_option(problem.option_name, command, name, commands)
+        value = _value_of(problem.option_name, argv) or ""
+        return _unknown_option(problem.option_name, value, command, name, commands)
     if kind == "BadOptionUsage":
         parameter = _parameter(commands.get(name), problem.option_name)
         hint = _use_of(parameter) or f"`{command} --help` has its options"
@@ -148,13 +149,16 @@ def unknown_command(word: str, known: Sequence[str]) -> InputError:
     return unknown("command", word, known, hint)
 
 
-def _unknown_option(name: str, command: str, own: str, commands: Mapping[str, Any]) -> InputError:
+def _unknown_option(
+    name: str, value: str, command: str, own: str, commands: Mapping[str, Any]
+) -> InputError:
     """An option that a command has not: its own near ones, or the commands that have it."""
     hint = f"`{command} --help` lists its options"
     known = set(_options(commands[own])) if own else {"--help", "--version"}
     near = close_matches(name.strip("-"), [option.strip("-") for option in known], count=2)
     msg = f'unknown option "{name}" of {command}'
-    here = typed_here(name)
+    here = typed_here(name, value)
+    here = LEFT_OUT if name.strip("-").replace("-", "_") in UNPRICED else here
     if here and "--set" in known:
         return InputError(msg, here)
     if near:
@@ -192,9 +196,15 @@ def _plain(text: str) -> str:
 
 def _typed(parameter: Any, argv: Sequence[str]) -> str | None:  # noqa: ANN401 - as above
     """What stood after an option; None for arguments, and where it cannot be told."""
+    typed = (_value_of(name, argv) for name in parameter.opts)
+    return next((value for value in typed if value is not None), None)
+
+
+def _value_of(option: str, argv: Sequence[str]) -> str | None:
+    """The word behind an option, or behind its equals sign."""
     for word, following in pairwise([*argv, ""]):
         name, equals, value = word.partition("=")
-        if name in parameter.opts:
+        if name == option:
             return value if equals else following
     return None
 

@@ -74,8 +74,7 @@ class Knob:
         text = _as_word(value)
         if self.name == "attention":
             text = hub_attention(text) or text
-        if text not in self.choices and _SAME_AS.get(text) in self.choices:
-            text = _SAME_AS[text]
+        text = _meant(text, self.choices)
         if text not in self.choices:
             kind = f"{self.name} value"
             raise unknown(kind, text, self.choices, self._hint(), where)
@@ -114,11 +113,22 @@ def _as_word(value: object) -> str:
     return str(value).strip()
 
 
+def _meant(text: str, choices: tuple[str, ...]) -> str:
+    """The choice that a text is, or other words for one; the text itself where it is none."""
+    if text in choices:
+        return text
+    word = text.casefold()
+    word = "on" if word in YES else "off" if word in NO else word
+    return next((each for each in (word, *_SAME_AS.get(word, ())) if each in choices), text)
+
+
 YES, NO = frozenset({"on", "true", "yes", "1"}), frozenset({"off", "false", "no", "0"})
 _OFF_ON = ("off", "on")
 _SAME_AS = {  # other words for a value
-    "off": "none", "on": "full",  # as screens say it of choices that are switches
-    "adamw_8bit": "adamw_bnb_8bit",  # both names of one optimizer. Source: transformers, trainer
+    "off": ("none",), "on": ("full", "default"),  # as screens say it of what is a switch elsewhere
+    "adamw_8bit": ("adamw_bnb_8bit",),  # both names of one optimizer. Source: transformers, trainer
+    **{f"{way}{stage}": (f"zero{stage}",) for stage in (2, 3)
+       for way in ("zero-", "zero_", "deepspeed_zero", "deepspeed-zero-", "deepspeed_stage_")},
 }  # fmt: skip
 KNOBS: dict[str, Knob] = {
     knob.name: knob

@@ -12,6 +12,7 @@ import typer.main
 
 from autotune.cli.application import application, run
 from autotune.cli.typed import with_values
+from autotune.domain.config import knob, own_name
 from autotune.domain.typed.other_words import WORDS
 
 if TYPE_CHECKING:
@@ -174,3 +175,34 @@ def test_what_is_said_for_a_word_of_another_program_can_be_typed(
     line += [] if "--gpu" in words else ["--gpu", "l40s"]
     line += ["--dry-run"] if line[0] == "tune" else []
     assert run([*line, "--fidelity", "formula", *words, "-q"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "here"),
+    [
+        ("--lora-rank 64", "--set method.rank=64"),
+        ("--seq-len=2048", "--max-length 2048"),
+        ("--gpus 4", "--gpu 4xNAME"),
+        ("--batch-size x", "--set micro_batch_size=1"),
+        ("--tokens 5", "--set data.lengths.mean=350 --rows 20k"),
+        ("--lr 2e-4", "leave it out: it changes neither time nor memory"),
+    ],
+)
+def test_an_option_of_another_program_is_told_with_the_number_that_was_typed(
+    typed: str, here: str, capsys: Capture
+) -> None:
+    assert run(["tune", "--model", "Qwen2.5-0.5B", "--rows", "9", *typed.split()]) == 2
+    assert f"\nhint: {here}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("packing=true", "on"), ("gradient_checkpointing=true", "full"), ("compile=yes", "default"),
+        ("gradient_checkpointing=False", "none"), ("compile=0", "off"), ("precision=BF16", "bf16"),
+        ("sharding=zero-3", "zero3"), ("sharding=deepspeed_zero2", "zero2"),
+    ],
+)  # fmt: skip
+def test_a_value_may_be_written_in_other_words(typed: str, value: str) -> None:
+    name, _, text = typed.partition("=")
+    assert knob(own_name(name)).parse(text) == value

@@ -145,7 +145,7 @@ def set_key(values: Values, key: str, value: str) -> None:
         hint = f"knobs: {', '.join(KNOBS)}; keys of the job: {', '.join(settable_keys())}"
         if close_matches(key[:80], known):
             hint = "a knob, such as precision, or a key of the job file, such as train.epochs"
-        hint = _with_value(typed_here(key), value) or hint
+        hint = typed_here(key, value) or hint
         if key.rpartition(".")[2].casefold() in UNPRICED:
             hint = LEFT_OUT
         elif QUALITY_WORDS.get(key):
@@ -175,12 +175,6 @@ def _no_guess(values: Values, key: str) -> None:
     origin = values.get("origin")
     if isinstance(origin, dict) and isinstance(notes := origin.get("notes"), list):
         origin["notes"] = [note for note in notes if list(note)[:1] != [key]]
-
-
-def _with_value(hint: str, value: str) -> str:
-    """A command whose example is a number, with the number that was typed."""
-    head, _, example = hint.rpartition("=")
-    return f"{head}={value}" if example.isdigit() and value.isdigit() else hint
 
 
 def _drop_rivals(values: Values, key: str, value: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-# Names in lower case with underscores: options of trainers, and words of their users.
+import re
+
+# Names in lower case with underscores: options of trainers, and words of their users. A number in
+# what to type is an example, and gives way to the one that was typed.
 _HERE = {
     "--set method.rank=16": ("rank", "r", "lora_rank", "lora_r"),
     "--set method.alpha=16": ("alpha", "lora_alpha"),
@@ -10,6 +13,7 @@ _HERE = {
         "batch_size", "micro_batch", "micro_batch_size", "per_device_batch_size",
         "per_device_train_batch_size", "bs",
     ),
+    "--global-batch 16": ("train_batch_size", "total_batch_size", "effective_batch_size"),
     "--set gradient_accumulation_steps=8": (
         "accumulation", "grad_accum", "gradient_accumulation", "gradient_accumulation_steps",
     ),
@@ -31,10 +35,14 @@ _HERE = {
     "--allow kernels --set software.liger_kernel=0.8.5": ("liger", "liger_kernel", "use_liger"),
     "--method qlora": ("4bit", "load_in_4bit", "nf4", "quantize", "quantization"),
     "--method lora --set method.base=int8": ("load_in_8bit", "int8", "lora_int8", "llm_int8"),
-    "--gpu 2xNAME": ("num_gpus", "gpus", "n_gpus", "gpu_count"),
+    "--gpu 2xNAME": ("num_gpus", "gpus", "n_gpus", "gpu_count", "nproc_per_node"),
+    "--gpu 2xNAME --set sharding=zero3": ("deepspeed", "zero", "zero3", "zero_stage"),
+    "--gpu 2xNAME --set sharding=fsdp": ("fsdp", "fsdp2"),
+    "--set data.lengths.mean=350 --rows 20k": ("tokens", "num_tokens", "total_tokens"),
     "--data FILE": ("dataset", "train_file", "data_file", "data_path", "file"),
     "--max-length 512": (
         "seq_len", "seq_length", "cutoff_len", "max_seq_length", "sequence_len", "block_size",
+        "max_seq_len", "context_length", "max_len",
     ),
     "--set data.lengths.mean=350": (
         "mean_length", "avg_length", "average_length", "mean_tokens", "avg_tokens",
@@ -69,14 +77,19 @@ _KEYS = {  # keys of a job file's sections, and what else people write there
     "limits.deadline": ("max_hours", "hours", "time"),
     "limits.budget": ("max_cost", "max_usd", "usd", "cost"),
 }
+_EXAMPLE = re.compile(r"(?<=[= ])[0-9]+(?=xNAME$|$)")
 LEFT_OUT = "leave it out: it changes neither time nor memory"
 UNPRICED = ("learning_rate", "lr", "seed", "warmup", "warmup_ratio", "warmup_steps", "scheduler",
             "lr_scheduler", "lr_scheduler_type", "weight_decay")  # fmt: skip
 
 
-def typed_here(word: str) -> str:
-    """What to type for a word of another program: "--allow packing"; empty where none is known."""
-    return WORDS.get(word.strip("-").casefold().replace("-", "_"), "")
+def typed_here(word: str, value: str = "") -> str:
+    """What to type for a word of another program: "--allow packing"; empty where none is known.
+
+    value: what was typed with it; a whole number takes the place of the example's.
+    """
+    here = WORDS.get(word.strip("-").casefold().replace("-", "_"), "")
+    return _EXAMPLE.sub(value, here) if value.isdigit() else here
 
 
 def key_meant(section: str, word: str) -> str:
