@@ -18,7 +18,7 @@ from autotune.app.dataset.folder import rows_named
 from autotune.catalog.datasets import counted, published, published_names
 from autotune.domain.errors import InputError
 from autotune.frozen import dataclass
-from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_settings import assigned, callee, last_name, tree_of
 from autotune.trainers.syntax.python_unseen import joins_rows
 from autotune.trainers.syntax.python_values import Values
 
@@ -160,7 +160,7 @@ def _calls(nodes: list[ast.AST]) -> list[ast.Call]:
     found = []
     for node in nodes:
         called = node.func if isinstance(node, ast.Call) else None
-        loads = getattr(called, "attr", getattr(called, "id", "")) == "load_dataset"
+        loads = last_name(called) == "load_dataset"
         if isinstance(node, ast.Call) and loads and id(node) not in held:
             split = [k.value for k in node.keywords if k.arg == "split"]
             said = str(getattr(split[0], "value", "")) if split else ""
@@ -173,7 +173,7 @@ def _leaves_out(nodes: list[ast.AST]) -> bool:
     """Whether anything but a slice that is written there changes which rows there are."""
     for node in nodes:
         if isinstance(node, ast.Call):
-            called = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+            called = callee(node)
             if called in _OTHERS and (called != "append" or _ROWS.search(_owner(node.func))):
                 return True
         if isinstance(node, ast.keyword) and node.arg == "return_overflowing_tokens":

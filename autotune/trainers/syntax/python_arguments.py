@@ -18,7 +18,7 @@ from autotune.trainers.syntax.python_loop import (
     own_loop,
     without_arguments,
 )
-from autotune.trainers.syntax.python_settings import THEIRS, assigned, tree_of
+from autotune.trainers.syntax.python_settings import THEIRS, assigned, last_name, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def own_classes(tree: ast.Module) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name in ARGUMENTS:
-            bases = {str(getattr(base, "attr", getattr(base, "id", ""))) for base in node.bases}
+            bases = {last_name(base) for base in node.bases}
             if not bases & theirs and not any("Argument" in base for base in bases):
                 found.add(node.name)
     return found
@@ -123,7 +123,7 @@ def holds_either(calls: Iterable[ast.Call]) -> bool:
 
 def no_arguments(tree: ast.Module, name: str, *, made: bool) -> InputError:
     """Why a script states no training, and what to give in its place."""
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    used = {last_name(node) for node in ast.walk(tree)}
     if used & BY_FLAGS:
         msg = f"{name} takes its arguments as flags ({min(used & BY_FLAGS)})"
         command = f"python {name} --model_name_or_path NAME --per_device_train_batch_size 4 ..."
@@ -172,7 +172,7 @@ def called(
         others = [node for each in beside for node in ast.walk(tree_of(each, name))]
         nodes = list(Values(tree, flags={**flags}, beside=others).reached(tree))
     for node in nodes:
-        found.add(str(getattr(node, "attr", getattr(node, "id", ""))))
+        found.add(last_name(node))
         if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
             found |= {str(node.arg)} if node.value.value not in (None, False, 0) else set()
     return found if flags is None else found - _of_later(nodes)
@@ -195,7 +195,7 @@ def _of_later(nodes: list[ast.AST]) -> set[str]:
 
 def _stage(node: ast.AST) -> str:
     """The trainer that a name stands for; empty: none."""
-    name = str(getattr(node, "attr", getattr(node, "id", "")))
+    name = last_name(node)
     return name if _STAGE.fullmatch(name) else ""
 
 
@@ -262,7 +262,7 @@ def made_beside(tree: ast.Module, modules: list[ast.Module], stated: Values) -> 
     """What runs in a script's own module, where that makes its model and the script makes none."""
     made = _names(tree)
     loads = [module for module in modules if "from_pretrained" in _names(module)]
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    used = {last_name(node) for node in ast.walk(tree)}
     starts = made & set(ARGUMENTS) or (used & BY_FLAGS and made & TRAINERS)
     if "from_pretrained" in made or len(loads) != 1 or not starts:
         return []
@@ -295,7 +295,7 @@ def _call(node: ast.AST) -> Call | None:
     if name not in _CALLS:
         return None
     owner = function.value if isinstance(function, ast.Attribute) else None
-    owner_name = getattr(owner, "attr", getattr(owner, "id", ""))
+    owner_name = last_name(owner)
     if name == "from_pretrained" and not _MODELS.fullmatch(owner_name):
         return None
     return Call(name, node, unsloth=owner_name.startswith("Fast"))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autotune.catalog.models.derived import stored_by_name
 from autotune.domain.job import Uncounted
-from autotune.trainers.syntax.python_options import option_names, options
-from autotune.trainers.syntax.python_settings import assigned, tree_of
+from autotune.trainers.syntax.python_options import Options, option_names
+from autotune.trainers.syntax.python_settings import assigned, callee, last_name, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def recomputes(nodes: Iterable[ast.AST], stated: Values, *, quantised: bool) -> 
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
-        name = _name_of(node)
+        name = callee(node)
         if name == _RECOMPUTES:
             return True
         told = [key.value for key in node.keywords if key.arg == "use_gradient_checkpointing"]
@@ -45,7 +45,7 @@ def recomputes(nodes: Iterable[ast.AST], stated: Values, *, quantised: bool) -> 
 
 def prepares(nodes: Iterable[ast.AST], trainer: str) -> bool:
     """Whether what it does not quantise becomes fp32; Unsloth's own classes do without."""
-    called = any(isinstance(node, ast.Call) and _name_of(node) in _PREPARES for node in nodes)
+    called = any(callee(node) in _PREPARES for node in nodes)
     return called and trainer != "unsloth"
 
 
@@ -107,7 +107,7 @@ def pads(tree: ast.Module, stated: Values) -> str:
         typed = {key.arg: key.value for key in node.keywords}
         padding, returned = typed.get("padding"), typed.get("return_tensors")
         tensors = returned is not None and ast.unparse(returned) != "None" and node not in prepares
-        cuts = bool({"max_length", "truncation"} & set(typed)) or "DataCollator" in _name_of(node)
+        cuts = bool({"max_length", "truncation"} & set(typed)) or "DataCollator" in callee(node)
         if padding is not None and cuts and not tensors:
             known, value = stated.literal(padding)
             if known and value == WHOLE:
@@ -127,7 +127,7 @@ def _mapped_in_batches(tree: ast.Module, stated: Values) -> set[ast.AST]:
         function = typed.get("function", node.args[0] if node.args else None)
         if batched and function is not None:
             inside |= set(ast.walk(function))
-    names = {getattr(node, "attr", getattr(node, "id", "")) for node in inside}
+    names = {last_name(node) for node in inside}
     return inside | {
         inner for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and node.name in names for inner in ast.walk(node)
@@ -148,11 +148,11 @@ def _cuts(node: ast.AST) -> Iterator[tuple[ast.expr, int]]:
     """The lengths that a node cuts rows at, or hands to what may."""
     if isinstance(node, ast.Call):
         typed = {key.arg: key.value for key in node.keywords}
-        if "max_length" in typed and ("DataCollator" in _name_of(node) or "truncation" in typed):
+        if "max_length" in typed and ("DataCollator" in callee(node) or "truncation" in typed):
             returned = typed.get("return_tensors")
             tensors = returned is not None and ast.unparse(returned) != "None"
             yield typed["max_length"], _TENSORS if tensors else _ROWS
-        elif _PREPARING.search(_name_of(node)):
+        elif _PREPARING.search(callee(node)):
             yield from ((value, _PASSED) for key, value in typed.items() if key in _LENGTHS)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         upper = node.slice.upper  # a number that stands there is of a few tokens that are shown
@@ -197,10 +197,8 @@ def replaces(nodes: Iterable[ast.AST]) -> str:
             return ast.unparse(node)[:60]
         made = node.args[2] if isinstance(node, ast.Call) and len(node.args) > 2 else None  # noqa: PLR2004
         if (
-            isinstance(node, ast.Call)
-            and _name_of(node) == "setattr"
-            and isinstance(made, ast.Call)
-        ) and re.match("[A-Z]", _name_of(made)):
+            isinstance(node, ast.Call) and callee(node) == "setattr" and isinstance(made, ast.Call)
+        ) and re.match("[A-Z]", callee(made)):
             return ast.unparse(node)[:60]
     return ""
 
@@ -209,7 +207,7 @@ def _switches_on(node: ast.AST) -> bool:
     target, value = assigned(node)
     if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
         return getattr(value, "value", False) is True
-    if not isinstance(node, ast.Call) or _name_of(node) != "requires_grad_":
+    if not isinstance(node, ast.Call) or callee(node) != "requires_grad_":
         return False
     return not node.args or getattr(node.args[0], "value", False) is True
 
@@ -246,11 +244,11 @@ def in_branches(
             why = "made where a condition holds that is not read: priced as if it does, with "
             found.append(Uncounted(name, "in a branch", f"{why}{what}", *_BRANCH_SD))
     put = {ast.unparse(node.func) for node in ast.walk(tree)
-           if isinstance(node, ast.Call) and _name_of(node) == "get_peft_model"}  # fmt: skip
+           if isinstance(node, ast.Call) and callee(node) == "get_peft_model"}  # fmt: skip
     if {owner.startswith("Fast") for owner in put} == {True, False}:
         found.append(Uncounted("get_peft_model", "Unsloth's and PEFT's", _TWO, *_BRANCH_SD))
-    every = {_name_of(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in surely}
+    every = {callee(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    used = {last_name(node) for node in surely}
     plain = bool(every & _ADAPTS) and not _ADAPTS & set(calls) and not used & _OTHERWISE
     return found, plain
 
@@ -291,10 +289,6 @@ def filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> list[tuple[str, ast.e
 def _text(node: ast.expr | None) -> str:
     value = node.value if isinstance(node, ast.Constant) else ""
     return value if isinstance(value, str) else ""
-
-
-def _name_of(node: ast.Call) -> str:
-    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
 def keywords(tree: ast.Module) -> set[str]:
@@ -340,7 +334,7 @@ _OPTIONS = {
 def takes_flags(text: str, name: str) -> tuple[bool, set[str]]:
     """Whether a script takes every argument of the Trainer as a flag; and its own options."""
     nodes = list(ast.walk(tree_of(text, name)))
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
+    used = {last_name(node) for node in nodes}
     return bool(used & BY_FLAGS), option_names(nodes)
 
 
@@ -351,7 +345,7 @@ def option_defaults(text: str, name: str, more: Collection[str] = ()) -> dict[st
     """
     tree = tree_of(text, name)
     stated, found = Values(tree), {}
-    for key, node in options(list(ast.walk(tree))).items():
+    for key, node in Options(list(ast.walk(tree))).defaults().items():
         known, value = stated.literal(node) if key in {*_OPTIONS, *more} else (False, None)
         if known and value is not None and (key != "deepspeed" or isinstance(value, str)):
             found[key] = value

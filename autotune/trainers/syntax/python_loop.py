@@ -11,7 +11,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotune.trainers.syntax.python_settings import tree_of
+from autotune.trainers.syntax.python_settings import callee, last_name, tree_of
 from autotune.trainers.syntax.python_values import Values
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def logits_of(nodes: Iterable[ast.AST], stated: Values) -> Logits | None:
     prepare_model, convert_outputs_to_fp32.
     """
     every = list(nodes)
-    names = {_called(node) for node in every if isinstance(node, ast.Call)}
+    names = {callee(node) for node in every if isinstance(node, ast.Call)}
     of_model = any(isinstance(node, ast.Attribute) and node.attr == "loss" for node in every)
     if not names & _LOSSES or of_model or _mixed(every, stated):
         return None
@@ -77,11 +77,6 @@ def logits_of(nodes: Iterable[ast.AST], stated: Values) -> Logits | None:
     if not autocast and not any(_narrows(node, stated) for node in every):
         return None  # fp32 throughout, or a dtype that is computed
     return Logits("native", autocast)
-
-
-def _called(node: ast.AST) -> str:
-    function = node.func if isinstance(node, ast.Call) else None
-    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _dtype(node: ast.expr, stated: Values) -> str:
@@ -104,7 +99,7 @@ def _widens(node: ast.AST, stated: Values) -> bool:
 def _mixed(nodes: Iterable[ast.AST], stated: Values) -> bool:
     """`Accelerator(...)` in mixed precision, or in what the launcher says."""
     for node in nodes:
-        if isinstance(node, ast.Call) and _called(node) == "Accelerator":
+        if isinstance(node, ast.Call) and callee(node) == "Accelerator":
             said = [key.value for key in node.keywords if key.arg == "mixed_precision"]
             if not said or stated.literal(said[0]) != (True, "no"):
                 return True
@@ -113,7 +108,7 @@ def _mixed(nodes: Iterable[ast.AST], stated: Values) -> bool:
 
 def _autocasts(nodes: Iterable[ast.AST], stated: Values) -> bool:
     for node in nodes:
-        if isinstance(node, ast.Call) and _called(node) == "autocast":
+        if isinstance(node, ast.Call) and callee(node) == "autocast":
             off = [key.value for key in node.keywords if key.arg == "enabled"]
             if not off or stated.literal(off[0]) != (True, False):
                 return True
@@ -125,7 +120,7 @@ def _narrows(node: ast.AST, stated: Values) -> bool:
     if not isinstance(node, ast.Call):
         return False
     told = [key.value for key in node.keywords if key.arg in {"dtype", "torch_dtype"}]
-    called = _called(node)
+    called = callee(node)
     if called in {"bfloat16", "half"} and isinstance(node.func, ast.Attribute):
         return "model" in ast.unparse(node.func.value).casefold()
     if called == "to" and isinstance(node.func, ast.Attribute):
@@ -274,7 +269,7 @@ def trains_in_full(tree: ast.Module, settings: Collection[str], *, named: bool) 
     What TRL's arguments make of adapters is the flags' to say, and off where none does.
     named: whether the trainer is told the model by its name.
     """
-    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    names = {last_name(node) for node in ast.walk(tree)}
     names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.keyword)}
     names |= {str(node.arg) for node in ast.walk(tree) if isinstance(node, ast.arg)}
     names |= {str(key) for key in settings}
@@ -316,7 +311,7 @@ def _loads_model(tree: ast.Module) -> bool:
         function = node.func if isinstance(node, ast.Call) else None
         if getattr(function, "attr", "") in {"from_pretrained", "from_config"}:
             owner = getattr(function, "value", None)
-            name = str(getattr(owner, "attr", getattr(owner, "id", "")))
+            name = last_name(owner)
             if re.search("Model|LM", name):
                 return True
     return False

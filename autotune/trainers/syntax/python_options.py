@@ -9,12 +9,19 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from autotune.trainers.syntax.python_settings import CHANGES, assigned, root, typed_as
+from autotune.trainers.syntax.python_settings import (
+    CHANGES,
+    assigned,
+    callee,
+    last_name,
+    root,
+    typed_as,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # What makes a command line of a function's own arguments.
@@ -25,7 +32,7 @@ _OF_CLASSES = {"HfArgumentParser", "TrlParser", "H4ArgumentParser"}  # and refus
 def given_flags(nodes: list[ast.AST], flags: dict[str, Any]) -> dict[str, Any]:
     """Those of a command's flags that the script has an option for, as the option's kind."""
     names = option_names(nodes)
-    used = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
+    used = {last_name(node) for node in nodes}
     if used & _OF_FUNCTIONS:
         names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     names |= set(flags) if used & _OF_CLASSES else set()
@@ -51,49 +58,70 @@ def one_of_each(found: list[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]
         every.setdefault(name, []).append(value)
     agreed = {}
     for name, values in every.items():
-        first = values[0]
-        if first is not None and len({ast.dump(v) if v else "" for v in values}) == 1:
+        first, alone = values[0], len(values) == 1
+        if first is not None and (alone or len({ast.dump(v) if v else "" for v in values}) == 1):
             agreed[name] = first
     return agreed
 
 
-FLAGS, CLASSES = ast.Call, ast.ClassDef  # what makes an option
-
-
-def options(
-    nodes: list[ast.AST],
-    stored: Mapping[str, ast.expr | None] | None = None,
-    of: tuple[type[ast.AST], ...] = (FLAGS, CLASSES),
-) -> dict[str, ast.expr]:
-    """Defaults of argparse and of classes of settings, by attribute; none that is set elsewhere.
-
-    Args:
-        nodes: of the script and of its own modules.
-        stored: what attributes are set to where that runs, None for what is not known; where it is
-            not given, whatever is set anywhere is not known.
-        of: options of argparse alone, or of classes alone.
-    """
-    found: list[tuple[str, ast.expr | None]] = []
-    later: list[tuple[str, ast.expr | None]] = []  # `parser.set_defaults(bf16=True)`
+def calls_by_name(nodes: Iterable[ast.AST]) -> dict[str, list[ast.Call]]:
+    """Every call, by the last name of what it calls."""
+    calls: dict[str, list[ast.Call]] = {}
     for node in nodes:
-        if isinstance(node, FLAGS | CLASSES) and not isinstance(node, of):
-            continue
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            found += _argument(node)
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_defaults":
-            later += [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
-        elif isinstance(node, ast.ClassDef):
-            made = [
-                call for call in nodes
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == node.name
-            ]  # fmt: skip
-            found += _settings(node, made)
-        elif stored is None and is_stored(node):
-            found += [(node.attr, None)] if isinstance(node, ast.Attribute) else []
-    later += list((stored or {}).items())
-    anew = {name for name, _ in later}
-    lost = {name for name, value in found if value is None and stored is None}
-    return one_of_each([pair for pair in found if pair[0] not in anew or pair[0] in lost] + later)
+        if isinstance(node, ast.Call):
+            calls.setdefault(callee(node), []).append(node)
+    return calls
+
+
+FLAGS, CLASSES, STORED = ast.Call, ast.ClassDef, ast.Attribute  # what makes an option, or sets it
+
+
+class Options:
+    """What argparse and classes of settings default to, by attribute; a file is looked at once."""
+
+    def __init__(self, nodes: Sequence[ast.AST]) -> None:
+        """Look at everything that makes an option, or sets one.
+
+        nodes: of the script and of its own modules.
+        """
+        self._found: list[tuple[type[ast.AST], str, ast.expr | None]] = []  # by what makes it
+        self._later: list[tuple[str, ast.expr | None]] = []  # `parser.set_defaults(bf16=True)`
+        calls = calls_by_name(nodes)
+        for node in nodes:
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                self._found += [(FLAGS, *each) for each in _argument(node)]
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_defaults":
+                self._later += [(each.arg, each.value) for each in node.keywords if each.arg]
+            elif isinstance(node, ast.ClassDef):
+                made = [c for c in calls.get(node.name, []) if isinstance(c.func, ast.Name)]
+                self._found += [(CLASSES, *each) for each in _settings(node, made)]
+            elif isinstance(node, ast.Attribute) and is_stored(node):
+                self._found.append((STORED, node.attr, None))
+
+    def defaults(
+        self,
+        stored: Mapping[str, ast.expr | None] | None = None,
+        of: tuple[type[ast.AST], ...] = (FLAGS, CLASSES),
+    ) -> dict[str, ast.expr]:
+        """What they are, but for those that are set elsewhere.
+
+        Args:
+            stored: what attributes are set to where that runs, None for what is not known; where it
+                is not given, whatever is set anywhere is not known.
+            of: options of argparse alone, or of classes alone.
+        """
+        kinds = of if stored is not None else (*of, STORED)
+        found = [(name, value) for kind, name, value in self._found if kind in kinds]
+        later = [*(self._later if FLAGS in of else []), *(stored or {}).items()]
+        anew = {name for name, _ in later}
+        lost = {name for name, value in found if value is None and stored is None}
+        return one_of_each(
+            [pair for pair in found if pair[0] not in anew or pair[0] in lost] + later
+        )
+
+    def apart(self, stored: Mapping[str, ast.expr | None]) -> tuple[dict[str, ast.expr], ...]:
+        """Those of the command line and those of classes, each by itself: some have one name."""
+        return self.defaults(stored, (FLAGS,)), self.defaults(stored, (CLASSES,))
 
 
 _BITS = re.compile(
@@ -104,7 +132,7 @@ _WIDE = {"0", "16", "32", "none", "false", "no", ""}
 
 def in_few_bits(flags: Mapping[str, Any], nodes: list[ast.AST]) -> bool:
     """Whether flags of a command hold the base in few bits, or the script's own defaults do."""
-    own = {name: getattr(node, "value", "") for name, node in options(nodes).items()}
+    own = {name: getattr(node, "value", "") for name, node in Options(nodes).defaults().items()}
     found = {name: value for name, value in {**own, **flags}.items() if _BITS.fullmatch(name)}
     return any(str(value).casefold() not in _WIDE for value in found.values())
 
@@ -187,31 +215,25 @@ def arguments_of(function: Function) -> list[ast.arg]:
 
 def _gives(call: ast.Call, name: str, place: int | None) -> bool:
     """Whether a call states an argument, by name or by its place."""
-    if any(key.arg in {name, None} for key in call.keywords):
-        return True
+    named = any(key.arg in {name, None} for key in call.keywords)
     starred = any(isinstance(arg, ast.Starred) for arg in call.args)
-    return starred or (place is not None and bool(call.args) and place < len(call.args))
+    return named or starred or (place is not None and place < len(call.args))
 
 
 def parameters(nodes: list[ast.AST], functions: list[Function]) -> dict[str, ast.expr]:
     """Defaults of functions that nobody in the file calls with another value."""
-    found: list[tuple[str, ast.expr | None]] = []
-    calls: dict[str, list[ast.Call]] = {}
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            calls.setdefault(str(name), []).append(node)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.append((node.id, None))
+    found: list[tuple[str, ast.expr | None]]
+    found = [(node.id, None) for node in nodes if is_bound(node)]
+    calls = calls_by_name(nodes)
     for function in functions:
         stated = function.args
         plain = [*stated.posonlyargs, *stated.args]
-        bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
+        first = 1 if _is_method(function) else 0
         late = dict(zip([a.arg for a in plain[::-1]], stated.defaults[::-1], strict=False))
         named = zip([a.arg for a in stated.kwonlyargs], stated.kw_defaults, strict=True)
         defaults: dict[str, ast.expr | None] = {**late, **dict(named)}
         for argument in arguments_of(function):
-            place = plain.index(argument) - bound if argument in plain else None
+            place = plain.index(argument) - first if argument in plain else None
             given = any(_gives(call, argument.arg, place) for call in calls.get(function.name, []))
             found.append((argument.arg, None if given else defaults.get(argument.arg)))
     return one_of_each(found)
@@ -223,26 +245,19 @@ def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, a
     Also the arguments that are only handed on, under the name that the caller has for them. A call
     inside a function that nobody names counts where there is no other: another file may start it.
     """
-    calls: dict[str, list[ast.Call]] = {}
-    found: list[tuple[str, ast.expr | None]] = []
-    named = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in nodes}
+    calls = calls_by_name(nodes)
+    named = {last_name(node) for node in nodes}
     dead = {inner for each in functions if _is_dead(each, named) for inner in ast.walk(each)}
-    fields = {
-        target for node in nodes if isinstance(node, ast.ClassDef) for target in _fields(node)
-    }
-    for node in nodes:
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            calls.setdefault(str(name), []).append(node)
-        if isinstance(node, ast.Name) and is_bound(node) and node not in fields:
-            found.append((node.id, None))
-    aliases = [
-        a for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names
-    ]
-    modules = {(each.asname or each.name).partition(".")[0] for each in aliases}
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    fields = {assigned(inner)[0] for each in classes for inner in each.body}  # no names of the file
+    found: list[tuple[str, ast.expr | None]]
+    found = [(node.id, None) for node in nodes if is_bound(node) and node not in fields]
+    imports = (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+    aliases = (each.asname or each.name for node in imports for each in node.names)
+    modules = {alias.partition(".")[0] for alias in aliases}
     makers = {  # a class is called by its own name
-        inner: node.name for node in nodes if isinstance(node, ast.ClassDef)
-        for inner in node.body if isinstance(inner, Function) and inner.name == "__init__"
+        inner: node.name for node in classes for inner in node.body
+        if isinstance(inner, Function) and inner.name == "__init__"
     }  # fmt: skip
     names = [makers.get(function, function.name) for function in functions]
     same, other = set[str](), set[str]()
@@ -260,8 +275,7 @@ def passed(nodes: list[ast.AST], functions: list[Function]) -> tuple[dict[str, a
 
 def given(nodes: list[ast.AST], functions: list[Function], handed: set[str]) -> set[str]:
     """Arguments whose callers are not here, or only hand on what they have under that name."""
-    calls = (node.func for node in nodes if isinstance(node, ast.Call))
-    called = {str(getattr(each, "attr", getattr(each, "id", ""))) for each in calls}
+    called = calls_by_name(nodes)
     alone = [function for function in functions if function.name not in called]
     return handed | {arg.arg for function in alone for arg in arguments_of(function)}
 
@@ -278,16 +292,10 @@ def _is_method(function: Function) -> bool:
     return first is not None and first.arg in {"self", "cls"}
 
 
-def _fields(made: ast.ClassDef) -> list[ast.AST]:
-    """What the body of a class binds, which are no names of the file's."""
-    targets = (assigned(node)[0] for node in made.body)
-    return [target for target in targets if target is not None]
-
-
 def _given(function: Function, calls: Sequence[ast.Call]) -> Iterator[tuple[str, ast.expr | None]]:
     """The arguments that all calls state alike, and what they are; None where that is not known."""
     plain = [*function.args.posonlyargs, *function.args.args]
-    bound = 1 if plain and plain[0].arg in {"self", "cls"} else 0
+    bound = 1 if _is_method(function) else 0
     every = [_stated(call, [arg.arg for arg in plain[bound:]]) for call in calls]
     for argument in arguments_of(function)[bound:]:
         values = [stated.get(argument.arg) for stated in every if stated is not None]
@@ -306,9 +314,9 @@ def _stated(call: ast.Call, places: list[str]) -> dict[str, ast.expr] | None:
     return dict(zip(places, call.args, strict=False)) | named
 
 
-def is_bound(node: ast.Name) -> bool:
+def is_bound(node: ast.AST) -> TypeGuard[ast.Name]:
     """Whether a name is bound there, and not read."""
-    return isinstance(node.ctx, ast.Store)
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def split_over_processes(nodes: list[ast.AST]) -> set[str]:
@@ -324,8 +332,7 @@ def split_over_processes(nodes: list[ast.AST]) -> set[str]:
 
 
 def _is_split(name: str, value: ast.expr | None) -> bool:
-    divides = isinstance(value, ast.BinOp) and isinstance(value.op, ast.FloorDiv | ast.Div)
-    if not divides or not isinstance(value, ast.BinOp):
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.FloorDiv | ast.Div):
         return False
     by = ast.unparse(value.right).casefold()
     return getattr(value.left, "id", "") == name and "world_size" in by
@@ -342,9 +349,7 @@ def constants(
         split: names that are bound once more, to one process's share of what they are.
         handed: arguments that functions are only handed under the caller's own name.
     """
-    bound = Counter(
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    bound = Counter(node.id for node in nodes if is_bound(node))
     bound.subtract(split)
     taken = {argument.arg for function in functions for argument in arguments_of(function)}
     taken -= handed
@@ -389,9 +394,7 @@ def asks_device(node: ast.expr, bound: Mapping[str, ast.expr], depth: int = 0) -
     if isinstance(node, ast.Name):
         value = bound.get(node.id)
         return value is not None and depth < _DEEPEST and asks_device(value, bound, depth + 1)
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    names = [str(getattr(each.func, "attr", getattr(each.func, "id", ""))) for each in calls]
-    inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-    return any(_OF_DEVICE.fullmatch(name) for name in names) or any(
-        asks_device(each, bound, depth + 1) for each in inner if not isinstance(node, ast.Call)
-    )
+    if any(_OF_DEVICE.fullmatch(callee(each)) for each in ast.walk(node)):
+        return True
+    inner = [] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    return any(asks_device(each, bound, depth + 1) for each in inner if isinstance(each, ast.expr))

@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from copy import deepcopy
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +27,8 @@ WRAPS = re.compile(r"(\w+\.)*(\w*(Config|Namespace|Dict|Settings|Box)|create|Mun
 _OVERRIDES = re.compile(r"(\w+\.)?_?\w*(overrid|merge|apply|update|with)\w*")
 _OF_NOTEBOOKS = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
 _LOADED = {
-    "cfg",
-    "cfgs",
-    "config",
-    "conf",
-    "configs",
-    "settings",
-    "hparams",
-    "params",
-    "yaml_config",
-}
-
-
+    "cfg", "cfgs", "config", "conf", "configs", "settings", "hparams", "params", "yaml_config",
+}  # fmt: skip
 _DEEPEST = 12  # names of names
 THEIRS = {"transformers", "trl", "unsloth", "peft"}  # packages of the classes that are read
 CHANGES = {"update", "setdefault", "pop", "clear", "append", "extend", "insert"}  # what was made
@@ -238,9 +229,10 @@ def imported_tree(text: str, name: str) -> ast.Module:
 
     Raises InputError as `tree_of` does.
     """
-    tree = tree_of(text, name)
-    tree.body = [node for node in tree.body if not _starts_itself(node)]
-    return tree
+    body = tree_of(text, name).body
+    alone = [n for n in body if isinstance(n, ast.If) and not n.orelse]
+    started = [node for node in alone if "__name__" in ast.unparse(node.test)]
+    return ast.Module([node for node in body if node not in started], [])
 
 
 def own_default(node: ast.expr) -> ast.expr:
@@ -250,32 +242,21 @@ def own_default(node: ast.expr) -> ast.expr:
     """
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
         return node.values[-1]
-    call = node if isinstance(node, ast.Call) else None
-    if call and getattr(call.func, "id", "") in {"int", "float"} and len(call.args) == 1:
-        return own_default(call.args[0])
-    name = str(getattr(call.func, "attr", getattr(call.func, "id", ""))) if call else ""
-    place = {"get": 1, "getattr": 2}.get(name, 0)
-    return call.args[place] if call and place and len(call.args) == place + 1 else node
-
-
-def _starts_itself(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and not node.orelse
+    if not isinstance(node, ast.Call):
+        return node
+    if getattr(node.func, "id", "") in {"int", "float"} and len(node.args) == 1:
+        return own_default(node.args[0])
+    place = {"get": 1, "getattr": 2}.get(callee(node), 0)
+    return node.args[place] if place and len(node.args) == place + 1 else node
 
 
 def tree_of(text: str, name: str) -> ast.Module:
     """A script, parsed and never executed. Raises InputError where it is no Python.
 
-    Lines that a notebook hands to its shell, which one saved as a script still has, do nothing.
+    What asks again has the same tree, which is not to be changed.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
-            try:
-                return _by_own_names(ast.parse(text))
-            except SyntaxError:
-                if not _OF_NOTEBOOKS.search(text):
-                    raise
-                return _by_own_names(ast.parse(_OF_NOTEBOOKS.sub(r"\1pass", text)))
+        return _parsed(text)
     except SyntaxError as error:
         here = ".".join(map(str, sys.version_info[:2]))
         msg = f"{name} line {error.lineno}: not valid Python {here}: {error.msg}"
@@ -286,6 +267,19 @@ def tree_of(text: str, name: str) -> ast.Module:
     except (ValueError, RecursionError, MemoryError):
         msg = f"{name}: not valid Python: null bytes, or nested too deeply"
         raise InputError(msg) from None
+
+
+@lru_cache(maxsize=32)  # a script and its own modules, each asked for by several readers
+def _parsed(text: str) -> ast.Module:
+    """Lines that a notebook hands to its shell, which a script saved of it has, do nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the user's file, such as invalid escapes
+        try:
+            return _by_own_names(ast.parse(text))
+        except SyntaxError:
+            if not _OF_NOTEBOOKS.search(text):
+                raise
+            return _by_own_names(ast.parse(_OF_NOTEBOOKS.sub(r"\1pass", text)))
 
 
 def _by_own_names(tree: ast.Module) -> ast.Module:
@@ -318,6 +312,16 @@ def root(node: ast.AST) -> str:
     while isinstance(node, ast.Subscript | ast.Attribute):
         node = node.value
     return str(getattr(node, "id", ""))
+
+
+def last_name(node: ast.AST | None) -> str:
+    """What a name or an attribute ends in: SFTConfig of `trl.SFTConfig`; empty for all else."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def callee(node: ast.AST | None) -> str:
+    """The last name of what a call calls; empty for all else."""
+    return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
 def only_filled(nodes: Iterable[ast.AST], mapping: ast.expr) -> bool:

@@ -44,6 +44,7 @@ from autotune.trainers.syntax.python_loop import trains_in_full
 from autotune.trainers.syntax.python_options import in_few_bits
 from autotune.trainers.syntax.python_settings import (
     imported_tree,
+    last_name,
     only_filled,
     own_default,
     tree_of,
@@ -263,7 +264,7 @@ def _unseen(
     modules: tuple[ast.Module, ...],
 ) -> list[Uncounted]:  # fmt: skip
     """What it does that nothing here evaluates."""
-    names = {str(getattr(node, "attr", getattr(node, "id", ""))) for node in ast.walk(tree)}
+    names = {last_name(node) for node in ast.walk(tree)}
     starts = bool(names & _STARTS) or any(name.endswith("Trainer") for name in names)
     adapted = made.trainer == "unsloth" or made.values.get("use_peft") is True
     held = {"model_name_or_path", *_BITS} & {*made.values, *made.computed}

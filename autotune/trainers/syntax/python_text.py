@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from autotune.trainers.syntax.python_settings import callee
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -57,7 +59,7 @@ def _joined(node: ast.expr) -> list[ast.expr]:
         return [node.left, node.right]
     if not isinstance(node, ast.Call) or node.keywords:
         return []
-    name = str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+    name = callee(node)
     if name in _PATHS or ast.unparse(node.func).endswith("path.join"):
         return node.args
     place = name in _SAME and isinstance(node.func, ast.Attribute) and not node.args

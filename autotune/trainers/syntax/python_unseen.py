@@ -16,7 +16,7 @@ from autotune.domain.typed.values import shown
 from autotune.trainers.syntax.python_arguments import others_classes
 from autotune.trainers.syntax.python_beside import replaces, trains_more
 from autotune.trainers.syntax.python_loop import loops_beside, repeats
-from autotune.trainers.syntax.python_settings import assigned
+from autotune.trainers.syntax.python_settings import assigned, callee, last_name
 from autotune.trainers.unread import decides, kind_of, words_of
 
 if TYPE_CHECKING:
@@ -187,20 +187,20 @@ def own_steps(tree: ast.Module, modules: Iterable[ast.Module] = ()) -> list[Unco
 
     modules: of the script's own, in which such a class may stand.
     """
-    used = {_called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    used = {callee(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     classes = [
         node for each in (tree, *modules) for node in ast.walk(each)
         if isinstance(node, ast.ClassDef) and node.name in used
     ]  # fmt: skip
     found = []
     for node in classes:
-        bases = [str(getattr(base, "attr", getattr(base, "id", ""))) for base in node.bases]
+        bases = [last_name(base) for base in node.bases]
         own = [each.name for each in node.body
                if isinstance(each, ast.FunctionDef) and each.name in _STEPS]  # fmt: skip
         if own and any(base.endswith("Trainer") for base in bases):
             why = "code of the script's own: what it adds to a step is not in the price"
             found.append(Uncounted(node.name, ", ".join(own), why, *_OWN_STEP_SD))
-        calls = {_called(each) for each in ast.walk(node) if isinstance(each, ast.Call)}
+        calls = {callee(each) for each in ast.walk(node) if isinstance(each, ast.Call)}
         if "generate" in calls and any(base.endswith("Callback") for base in bases):
             why = "a callback of the script's own: what it generates takes longer than is counted"
             found.append(Uncounted(node.name, "generate", why, *_GENERATES_SD))
@@ -230,7 +230,7 @@ def _switches_off(node: ast.AST, stated: Values) -> bool:
     target, value = assigned(node)
     if isinstance(target, ast.Attribute) and target.attr == "requires_grad" and value is not None:
         return stated.literal(value) != (True, True)
-    named = isinstance(node, ast.Call) and _called(node) == "requires_grad_"
+    named = callee(node) == "requires_grad_"
     given = node.args if isinstance(node, ast.Call) and named else []
     return bool(given) and stated.literal(given[0]) == (True, False)
 
@@ -246,7 +246,7 @@ def joins_rows(nodes: Iterable[ast.AST]) -> str:
     """The function or class by which it joins rows, where it calls one; empty where it does not."""
     for node in nodes:
         if isinstance(node, ast.Call):
-            named = [_called(node), *(getattr(each, "id", "") for each in node.args)]
+            named = [callee(node), *(getattr(each, "id", "") for each in node.args)]
             for name in named:
                 if isinstance(name, str) and _JOINS.fullmatch(name):
                     return name
@@ -287,7 +287,7 @@ def _other_adapter(tree: ast.Module, nodes: Iterable[ast.AST]) -> str:
         if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "peft"
         for each in node.names if each.name.endswith("Config")
     } - {"LoraConfig", "PeftConfig", "LoftQConfig", "EvaConfig"}  # fmt: skip
-    called = {_called(node) for node in nodes if isinstance(node, ast.Call)}
+    called = {callee(node) for node in nodes if isinstance(node, ast.Call)}
     return "" if "LoraConfig" in called else min(theirs & called, default="")
 
 
@@ -312,7 +312,7 @@ def _reference(nodes: Iterable[ast.AST], stated: Values, *, full: bool) -> str:
     Of a trainer of preferences that trains all weights it is counted.
     """
     for node in nodes:
-        name = _called(node) if isinstance(node, ast.Call) else ""
+        name = callee(node)
         if isinstance(node, ast.Call) and name.endswith("Trainer"):
             referring = bool(_REFERRING.fullmatch(name))
             given = [key.value for key in node.keywords if key.arg in _REFERENCES]
@@ -368,19 +368,14 @@ def _counts(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         key = getattr(target.slice, "value", "")
         if key == "CUDA_VISIBLE_DEVICES" and ast.unparse(target.value) == "os.environ":
             yield key, value
-    if isinstance(node, ast.Call) and _called(node) != "add_argument":
+    if isinstance(node, ast.Call) and callee(node) != "add_argument":
         for keyword in node.keywords:
-            started = keyword.arg == _WORKERS.get(_called(node), "")
+            started = keyword.arg == _WORKERS.get(callee(node), "")
             if keyword.arg is not None and (started or _DEVICES.fullmatch(keyword.arg)):
                 yield keyword.arg, keyword.value
 
 
 def other_storage(nodes: Iterable[ast.AST]) -> str:
     """The class by which weights are held in few bits otherwise than by bitsandbytes."""
-    names = (_called(node) for node in nodes if isinstance(node, ast.Call))
+    names = (callee(node) for node in nodes if isinstance(node, ast.Call))
     return next((name for name in names if _STORED_BY.fullmatch(name)), "")
-
-
-def _called(node: ast.expr) -> str:
-    function = node.func if isinstance(node, ast.Call) else None
-    return str(getattr(function, "attr", getattr(function, "id", "")))

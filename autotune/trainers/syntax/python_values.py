@@ -10,9 +10,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from autotune.trainers.syntax.python_options import (
-    CLASSES,
-    FLAGS,
     Function,
+    Options,
     arguments_of,
     asks_device,
     constants,
@@ -20,7 +19,6 @@ from autotune.trainers.syntax.python_options import (
     given_flags,
     is_bound,
     is_stored,
-    options,
     parameters,
     passed,
     split_over_processes,
@@ -30,6 +28,7 @@ from autotune.trainers.syntax.python_settings import (
     WRAPS,
     Several,
     assigned,
+    callee,
     entries_of,
     keys_of,
     loaded_by,
@@ -94,7 +93,7 @@ class Values:
         theirs = [node for node in others if isinstance(node, Function)]
         self.split = split_over_processes(nodes)  # names of what one process has its share of
         main = {"__name__": ast.Constant("__main__")}  # it is started, and not imported
-        own = {node.id for node in nodes if isinstance(node, ast.Name) and is_bound(node)}
+        own = {node.id for node in nodes if is_bound(node)}
         self._passed, handed = passed([*nodes, *others], [*functions, *theirs])
         imported = constants(others, theirs, set(), handed)
         self._modules = dict.fromkeys(module_names(nodes), imported)
@@ -103,7 +102,8 @@ class Values:
             **main, **constants(nodes, functions, self.split, handed),
         }  # fmt: skip
         taking = [*nodes, *others]
-        self._options = options(taking)
+        taken = Options(taking)
+        self._options = taken.defaults()
         self._flags = given_flags(taking, flags or {})
         self.flags_read: set[str] = set()  # of them, those that something is worth
         self.flags_tested: set[str] = set()  # those that decide which branch runs
@@ -114,9 +114,9 @@ class Values:
         self._given = self._loaded | given([*nodes, *others], [*functions, *theirs], handed) - own
         self._rebound: set[object] = set()  # keys of the settings that the script sets itself
         self.defaults: set[str] = set()  # whose default was taken, since somebody emptied it
-        self._apart: tuple[dict[str, ast.expr], dict[str, ast.expr]] = ({}, {})
+        self._apart: tuple[dict[str, ast.expr], ...] = ({}, {})
         self._idle: set[ast.AST] = set()  # functions that nothing calls where it runs
-        self._set_anew(tree, taking)
+        self._set_anew(tree, taking, taken)
         self._idle = self._uncalled(tree)
         if settings:
             self._rebound = {
@@ -126,15 +126,15 @@ class Values:
                 and isinstance(node.slice, ast.Constant)
             }  # fmt: skip
 
-    def _set_anew(self, tree: ast.Module, taking: list[ast.AST]) -> None:
+    def _set_anew(self, tree: ast.Module, taking: list[ast.AST], taken: Options) -> None:
         """Options that the script sets itself, where that runs: known if it surely does, once."""
         stored = dict[str, ast.expr | None]()
         if any(is_stored(node) for node in taking):
-            self._options = options(taking, {})
-            self._take_apart(taking, {})
+            self._options = taken.defaults({})
+            self._apart = taken.apart({})
             stored = self._stored(tree, taking)
-            self._options = options(taking, stored)
-        self._take_apart(taking, stored)
+            self._options = taken.defaults(stored)
+        self._apart = taken.apart(stored)
         self.flags_read, self.flags_tested = set(), set()
 
     def _uncalled(self, tree: ast.Module) -> set[ast.AST]:
@@ -144,10 +144,6 @@ class Values:
         for calls, nodes in ((called, ast.walk(tree)), (runs, self.reached(tree))):
             calls.update(getattr(n.func, "id", "") for n in nodes if isinstance(n, ast.Call))
         return {node for node in named if node.name in called - runs}
-
-    def _take_apart(self, taking: list[ast.AST], stored: dict[str, ast.expr | None]) -> None:
-        """Options of the command line and of classes, each by itself: some have one name."""
-        self._apart = (options(taking, stored, (FLAGS,)), options(taking, stored, (CLASSES,)))
 
     def _stored(self, tree: ast.Module, taking: list[ast.AST]) -> dict[str, ast.expr | None]:
         reached, surely = set(self.reached(tree)), set(self.reached(tree, surely=True))
@@ -330,7 +326,7 @@ class Values:
             return self._worth(node.args[1], depth)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
             return self._elsewhere(node, lambda: self._got(node, depth))
-        if str(getattr(node.func, "attr", getattr(node.func, "id", ""))) == "snapshot_download":
+        if callee(node) == "snapshot_download":
             named = {key.arg: key.value for key in node.keywords}  # of the hub's, or ModelScope's
             name = named.get("repo_id", named.get("model_id", node.args[0] if node.args else None))
             return self._worth(name, depth) if name is not None else self._loaded_by(node, depth)
