@@ -88,6 +88,7 @@ SWITCHES = (
     "saves_model_only", "cudnn_attention", "fp32_products", "quantised_experts", "linear_experts",
 )  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
+HALVES = ("bf16", "fp16")
 OWN_CODE = ("litgpt", "torchtune")  # trainers with model code, adapters and loss of their own
 OWN_LOOP = "own"  # a loop of one's own around the classes of transformers
 TRAINERS = ("transformers", "trl", *OWN_CODE, OWN_LOOP)
@@ -246,8 +247,10 @@ def find_software(spec: object) -> Software:
     (true where 4-bit weights are multiplied in fp32: `bnb_4bit_compute_dtype` left out, and no
     autocast), `quantised_experts` (true where experts that are one parameter are quantised with
     the base, axolotl's `quantize_moe_experts`), `linear_experts` (true where they are linear layers
-    whatever transformers does, axolotl's `llama4_linearized_experts`) and `loads_whole` (true of a
-    trainer that puts the whole model on each device before ZeRO-3 shards it). Raises InputError.
+    whatever transformers does, axolotl's `llama4_linearized_experts`), `loads_whole` (true of a
+    trainer that puts the whole model on each device before ZeRO-3 shards it) and `base_dtype` (bf16
+    or fp16: what a 16-bit base is stored in, where the run may compute in the other). Raises
+    InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]
@@ -273,7 +276,7 @@ def _named(text: str) -> Software:
 
 
 def _changed(spec: Mapping[str, Any]) -> Software:
-    known = (*REQUIRED, *OPTIONAL, "profile", "kernels", "trainer", "loss", *SWITCHES)
+    known = (*REQUIRED, *OPTIONAL, "profile", "kernels", "trainer", "loss", "base_dtype", *SWITCHES)
     stated = {str(key).replace("-", "_"): value for key, value in spec.items()}
     if _VERSION.fullmatch(str(stated.get("kernels", ""))):
         stated["hub_kernels"] = stated.pop("kernels")
@@ -309,6 +312,8 @@ def _own(stated: Mapping[str, Any], trainer: str) -> dict[str, Any]:
     if trainer == OWN_LOOP:
         own = {"stack": OWN_LOOP}
     own |= {key: _switch(key, stated[key]) for key in SWITCHES if key in stated}
+    if "base_dtype" in stated:
+        own["base_dtype"] = _choice("base_dtype", stated["base_dtype"], HALVES)
     if own.pop("kbit_prepared", False):
         own["kbit_upcast"] = "all"
     return own

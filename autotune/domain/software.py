@@ -179,6 +179,8 @@ class Software:
     # of activation checkpointing, where it is stated (use_reentrant); None: as transformers has it
     reentrant: bool | None = field(default=None, metadata=LATER)
     trainer: str = field(default="", metadata=LATER)  # what drives it; empty: not known
+    # what a 16-bit base is stored in, where that is stated; empty: what the run computes in
+    base_dtype: Literal["", "bf16", "fp16"] = field(default="", metadata=LATER)
     # what trains whole beside adapters keeps the dtype it was loaded in, as PEFT leaves it; False:
     # the trainer casts it to that of the adapters
     saves_as_loaded: bool = field(default=False, metadata=LATER)

@@ -50,6 +50,8 @@ def build(request: StepRequest) -> torch.nn.Module:
     set_depth(config, request.num_layers)
     config.use_cache = False
     stored = torch.float32 if request.base == "32bit" else DTYPES[request.precision]
+    if request.base == "16bit" and request.base_dtype:
+        stored = DTYPES[request.base_dtype]
     before = torch.get_default_dtype()
     torch.set_default_dtype(stored)
     try:

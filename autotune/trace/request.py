@@ -56,6 +56,7 @@ class StepRequest:
     double_quant: bool = True  # the scales of 4-bit blocks are quantised too
     modules_to_save: tuple[str, ...] = ()  # trained whole beside the adapters
     saved_dtype: str = "fp32"
+    base_dtype: str = ""  # of a 16-bit base, where not what the step computes in
 
     def as_json(self) -> str:
         """Canonical JSON: equal for equal requests."""
@@ -90,6 +91,7 @@ def request_for(
         double_quant=method.double_quant,
         modules_to_save=method.modules_to_save,
         saved_dtype=_saved_dtype(job, config),
+        base_dtype=software.base_dtype,
         attention="sdpa" if config.attention in FLASH else config.attention,
         activation_checkpointing=config.activation_checkpointing,
         optimizer=NO_STATES if software.no_moments else config.optimizer,

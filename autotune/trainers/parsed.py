@@ -72,6 +72,7 @@ class Parsed:
     saves_as_loaded: bool = False  # what trains whole keeps the dtype that it was loaded in
     reentrant: bool | None = None  # of activation checkpointing, where the file says
     mixed: bool = False  # the file asks for mixed precision
+    base_dtype: str = ""  # bf16 or fp16, where the file says what it loads the weights in
     by_name: bool = False  # a script hands TRL the model's name, and TRL loads it
     upcasts: bool = False  # its trainer makes fp32 of every weight that is trained
     loads: bool = False  # the trainer's own words alone, model and all: it loads the weights

@@ -169,6 +169,9 @@ def _hint_software(parsed: Parsed, values: dict[str, Any], text: str) -> None:
     hints |= {"reentrant": "false"} if parsed.reentrant is False else {}
     hints |= {"autocast": "false"} if parsed.plain else {}
     hints |= {"loss": parsed.loss} if parsed.loss else {}
+    if _mixes_halves(parsed):
+        hints["base_dtype"] = parsed.base_dtype
+        parsed.note("software.base_dtype", parsed.base_dtype, _MIXED_HALVES)
     hints |= {"cudnn_attention": "true"} if asks_cudnn(text) else {}
     if parsed.hub_kernels:
         hints["hub_kernels"] = HUB_KERNELS
@@ -181,6 +184,17 @@ def _hint_software(parsed: Parsed, values: dict[str, Any], text: str) -> None:
         listed = ", ".join(f"{key} {value}" for key, value in hints.items())
         why = "implied by the trainer and the file; --set software=NAME takes a profile instead"
         parsed.note("software", listed, why)
+
+
+_MIXED_HALVES = (
+    "the file loads weights in one 16-bit dtype and computes in the other: autocast copies each "
+    "matrix, and the backward keeps the copies; loaded in the same, they are not made"
+)
+
+
+def _mixes_halves(parsed: Parsed) -> bool:
+    """Whether the file loads weights in one 16-bit dtype and computes in the other."""
+    return parsed.base_dtype not in {"", parsed.knobs.get("precision", parsed.base_dtype)}
 
 
 def _possible(parsed: Parsed, devices: int) -> dict[str, Any]:

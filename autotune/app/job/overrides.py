@@ -52,7 +52,7 @@ SETTABLE = {
     "limits": (
         "deadline", "budget", "confidence", "max_lost_work", "max_session", "vram_headroom",
     ),
-    "software": (*REQUIRED, *OPTIONAL, "kernels", "trainer", "loss", *SWITCHES),
+    "software": (*REQUIRED, *OPTIONAL, "kernels", "trainer", "loss", "base_dtype", *SWITCHES),
     "host": tuple(HostSection.model_fields),  # of every machine of the job
 }  # fmt: skip
 _HOST = "host"

@@ -43,6 +43,7 @@ from autotune.cost.memory.states import (
     fp32_stream,
     keeps_inputs,
     of_bitsandbytes,
+    other_half,
     quantised,
     sizes,
 )
@@ -269,7 +270,7 @@ class Modes:
         shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
         shared |= deepspeed.casts(columns)
         wide = (fp32_stream(job) & ~shared) | (fp32_norms(job) & ~deepspeed.casts(columns))
-        wide |= whole_modules.widens_stream(job, columns)
+        wide |= whole_modules.widens_stream(job, columns) | other_half(job, columns)
         stream = np.where(wide, 4.0, compute)
         masked = masked_share(job, columns, length)
         attention = np.where(falls_to_math(job, columns, compute, masked), 3.0, attention)

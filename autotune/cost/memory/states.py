@@ -229,6 +229,23 @@ def fp32_stream(job: Job) -> bool:
     return quantised(job) and (kept == "all" or (kept == "norms" and widens))
 
 
+def other_half(job: Job, columns: Columns) -> BoolArray:
+    """[rows] whether autocast computes in another 16 bits than the base is stored in.
+
+    Each product then has a copy of its weight made, which the graph holds, and what it adds to the
+    residual stream makes that fp32. Not where FSDP or DeepSpeed cast the weights.
+    Source: torch aten/src/ATen/autocast_mode.cpp, cached_cast, which caches casts of fp32 alone;
+    c10/core/ScalarType.cpp, promoteTypes: half with bfloat16 is float.
+    """
+    stored = job.software.base_dtype
+    if not stored or job.method.base != "16bit" or not job.software.autocast:
+        return np.zeros(columns.rows, bool)
+    several = columns.number("offer.count") > 1
+    cast = (several & columns.equals("sharding", "fsdp", "zero3")) | deepspeed.casts(columns)
+    found: BoolArray = columns.equals("precision", "bf16" if stored == "fp16" else "fp16") & ~cast
+    return found
+
+
 def fp32_norms(job: Job) -> bool:
     """Whether autocast makes norms answer in fp32 and all that follows stay so.
 

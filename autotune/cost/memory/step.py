@@ -40,6 +40,7 @@ from autotune.cost.memory.states import (
     Sizes,
     Static,
     keeps_inputs,
+    other_half,
     sizes,
     static_bytes,
     unpacked_head_bytes,
@@ -94,7 +95,7 @@ class Step:
     outside: Outside  # and those of the head and the embedding
     kept_logit: FloatArray  # bytes of a logit that the caller keeps where the loss copies
     cached_casts: FloatArray  # 16-bit copies of trained weights that autocast holds in the forward
-    frozen_casts: FloatArray  # 16-bit copies of frozen fp32 weights that the graph holds
+    frozen_casts: FloatArray  # the same of frozen weights, which the graph holds
     head_cast: FloatArray
     foreach: FloatArray  # what the optimizer needs beside gradients and states while it runs
     eager: BoolArray
@@ -157,8 +158,8 @@ class Step:
         inputs = stream * model.hidden_size * tokens
         outside = tokens * modes.each(lambda mode: _beside_checkpoints(job, mode))
         fp32_base = (job.method.base == "32bit") & (stream == 4.0)
-        casts = modes.each(lambda mode: float(mode.autocast)).astype(bool) & fp32_base
         autocast = modes.each(lambda mode: float(mode.autocast)).astype(bool)
+        casts = autocast & (fp32_base | other_half(job, columns))
         adapter = static.element * job.method.is_lora
         fp32_adapters = autocast & (adapter > compute)
         trained = casts & (not job.method.is_lora)

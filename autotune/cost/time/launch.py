@@ -183,7 +183,8 @@ def hook_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArra
     behind it, forward, recomputed and backward.
     Source: deepspeed runtime/zero/parameter_offload.py, `_register_hooks_recursively`.
     """
-    modules = kernels.hooked_modules(job.model, job.method)
+    looped = experts_looped(job)
+    modules = kernels.hooked_modules(job.model, job.method, looped=looped)
     sharded = columns.equals("sharding", "zero3")
     return np.where(sharded, modules * (2.0 + recomputed), 0.0)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from autotune.cost import deepspeed, dora, whole_modules
 from autotune.cost.batches import unchanging_lengths, waited_length
+from autotune.cost.memory.states import other_half
 from autotune.cost.time import dequantisation, flops, kernels, launch, measured_rates
 from autotune.cost.time.attention import (
     MIXER_PRODUCTS,
@@ -348,6 +349,8 @@ def _traffic(
     total += rows.tokens * (ahead * (1.0 + again) + back)
     cast = kernels.cast_bytes(model, job.method)
     total += np.where(launch.half(columns), cast.total(again), 0.0)
+    other = kernels.other_half_bytes(model, job.method).total(again)
+    total += np.where(other_half(job, columns), other, 0.0)
     score = kernels.EAGER_SCORE_BYTES.total(again)
     fewer = kernels.COMPILED_SCORE_BYTES.total(again) + np.where(
         rows.length > kernels.HELD_SCORES, kernels.REREAD_SCORE_BYTES.total(again), 0.0
@@ -362,7 +365,8 @@ def _traffic(
 def _value_size(job: Job, columns: Columns, wide: FloatArray) -> FloatArray:
     """[rows] elementwise traffic against that of 16-bit activations."""
     narrow = launch.half(columns) & ~launch.on_processor(columns)
-    autocast = AUTOCAST_TRAFFIC if job.method.base == "32bit" else 1.0
+    widened = other_half(job, columns) | (job.method.base == "32bit")
+    autocast = np.where(widened, AUTOCAST_TRAFFIC, 1.0)
     return np.where(narrow, np.where(wide > 0, WIDE_TRAFFIC, autocast), FP32_TRAFFIC)
 
 

@@ -28,6 +28,7 @@ _DTYPES = {
     "float32": "32bit", "fp32": "32bit", "float16": "16bit", "fp16": "16bit", "half": "16bit",
     "bfloat16": "16bit", "bf16": "16bit",
 }  # fmt: skip
+_HALVES = {"float16": "fp16", "fp16": "fp16", "half": "fp16", "bfloat16": "bf16", "bf16": "bf16"}
 
 
 # What public scripts call the same. Source: peft examples/sft/train.py, qlora.py, DeepSpeed-Chat's
@@ -116,6 +117,7 @@ def read_adapter(keys: Keys, parsed: Parsed) -> None:
     some = str(keys.at("lora_r")) != "0"  # PEFT refuses a rank of 0: what runs puts no adapter on
     peft = some and keys.switch("use_peft", "use_lora", *OWN_FLAGS["use_peft"])
     base = read_base(keys, own=True)
+    parsed.base_dtype = _HALVES.get(_dtype(keys), "")
     known = all(schema_of("trl").find(str(key)) for key in keys.values)
     parsed.loads = parsed.trainer == "trl" and known and "model" in parsed.values
     mode = str(keys.get(*OWN_FLAGS["method"])).casefold()
@@ -324,12 +326,15 @@ def read_base(keys: Keys, *, dtype: bool = True, own: bool = False) -> str | Non
         return "nf4"
     if eight or bits == 8:  # noqa: PLR2004
         return "int8"
-    if not dtype:
-        return None
+    return _DTYPES.get(_dtype(keys)) if dtype else None
+
+
+def _dtype(keys: Keys) -> str:
+    """The dtype that weights are loaded in, without torch's name before it; empty: not stated."""
     text = keys.get(
         "dtype", "torch_dtype", "model_init_kwargs.dtype", "model_init_kwargs.torch_dtype"
     )
-    return _DTYPES.get(text.removeprefix("torch.")) if isinstance(text, str) else None
+    return text.removeprefix("torch.") if isinstance(text, str) else ""
 
 
 # How far time and memory of products in fp32 may be off: what is cast for them is not counted.

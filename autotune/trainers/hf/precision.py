@@ -14,6 +14,9 @@ def weights_dtype(plan: Plan) -> str:
     """Name of the torch dtype that weights are loaded in (and that quantised ones compute in)."""
     if plan.job.method.base == "32bit":
         return "float32"
+    stored = plan.job.software.base_dtype
+    if plan.job.method.base == "16bit" and stored:
+        return _HALF[stored]
     return _HALF.get(plan.config.precision, "float32")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,3 +141,30 @@ def test_the_head_s_fp32_gradient_comes_when_the_one_of_its_16_bit_copy_is_made(
     assert isinstance(found, Traced), found
     priced = float(COMPONENT.price(job, columns)["allocated"][0]) - BLAS_A100
     assert priced == pytest.approx(found.peak_bytes, rel=0.005)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_weights_in_the_other_16_bits_are_copied_for_the_backward(
+    tracer: Tracer, checkpointing: str
+) -> None:
+    """fp16 weights under bf16 autocast: a copy of each matrix, and an fp32 residual stream."""
+    config = config_of("llama")
+    model = model_from_config(config, "llama", "a test")
+    job = priced_job(model, Method("lora", "16bit", rank=8, targets=("q_proj", "v_proj")), FEW)
+    other = replace(job, software=replace(job.software, base_dtype="fp16"))
+    columns = memory_columns(
+        micro_batch_size=2, precision="bf16", attention="sdpa",
+        activation_checkpointing=checkpointing, adapter_dtype="fp32",
+    )  # fmt: skip
+    request = StepRequest(
+        model=json.loads(json.dumps(config)), num_layers=model.num_layers, micro_batch_size=2,
+        seq_len=FEW, precision="bf16", base="16bit", attention="sdpa", rank=8,
+        targets=("q_proj", "v_proj"), activation_checkpointing=checkpointing,
+        optimizer="adamw_torch_fused", base_dtype="fp16",
+    )  # fmt: skip
+    found = tracer.trace(request, full=True)
+    assert isinstance(found, Traced), found
+    priced = float(COMPONENT.price(other, columns)["allocated"][0]) - BLAS_A100
+    assert priced == pytest.approx(found.peak_bytes, rel=0.02)
+    same = float(COMPONENT.price(job, columns)["allocated"][0]) - BLAS_A100
+    assert same < 0.95 * priced

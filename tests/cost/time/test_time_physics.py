@@ -165,6 +165,18 @@ def test_zero_3_looks_after_every_module_and_takes_7_to_11_ms_a_layer_more(lab: 
         assert terms_of(lab, job, "a100", 2, sharding=other).hook_visits[0] == 0
 
 
+def test_zero3_looks_after_every_expert_that_runs_on_its_own(lab: Any) -> None:
+    """128 experts of three matrices a layer, where the release loops over them; else one call."""
+    job = lab.job("Qwen/Qwen3-30B-A3B", lab.lora(targets=("q_proj",)), 512)
+    visits = {}
+    for release in ((4, 51, 3), (5, 0, 0)):
+        own = replace(job, software=replace(job.software, transformers=release))
+        found = terms_of(lab, own, "a100", 2, sharding="zero3", activation_checkpointing="none")
+        visits[release] = float(found.hook_visits[0])
+    experts = 2.0 * job.model.num_layers * 3 * (128 - 1)  # forward and backward
+    assert visits[4, 51, 3] - visits[5, 0, 0] == pytest.approx(experts)
+
+
 def test_two_nvl_boards_may_talk_over_their_bridge_and_four_go_through_the_host() -> None:
     """Between 300 GB/s with the bridge and 52 without; which of them nobody says."""
     nvl, pcie = find_device("h100-nvl"), find_device("h100-pcie")
