@@ -268,7 +268,7 @@ class Source:
             of_line = replace(self, job=None)
             return of_line.jobs(line, changes, limits, spot=spot, any_machine=any_machine)
         overrides = overrides_of(line, changes, limits, self.beside, spot=spot)
-        overrides = replace(overrides, any_machine=any_machine)
+        overrides = replace(overrides, any_machine=any_machine and not overrides.gpus)
         if self.job is not None and self.from_args is not None:
             msg = f"JOB {self.job} and --from-args are both given"
             raise InputError(msg, "keep one of them")

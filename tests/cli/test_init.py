@@ -141,6 +141,22 @@ def test_the_rows_that_the_trainers_file_names_come_before_others(
     assert "# dataset: aaa_train.jsonl" in (tmp_path / "autotune.yaml").read_text()
 
 
+def test_the_published_rows_of_the_data_set_that_a_script_loads_are_the_jobs(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "from datasets import load_dataset\n"
+        "from trl import SFTConfig, SFTTrainer\n"
+        "rows = load_dataset('databricks/databricks-dolly-15k', split='train')\n"
+        "args = SFTConfig(per_device_train_batch_size=2, output_dir='out')\n"
+        "SFTTrainer(model='Qwen/Qwen2.5-0.5B', args=args, train_dataset=rows).train()\n"
+    )
+    told = said(capsys)
+    assert "data: none is here; 15,011 rows, by the file below" in told
+    assert "still to fill in" not in told
+    assert job_in(tmp_path).rows == 15_011
+
+
 def test_the_tiny_model_and_its_rows_become_a_job_that_tune_answers(
     tmp_path: Path, capsys: Capture
 ) -> None:

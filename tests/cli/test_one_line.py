@@ -92,6 +92,24 @@ def test_a_job_file_without_a_machine_is_compared_on_all(capsys: Capture, tmp_pa
     assert "write `hardware: h100`, or --gpu NAME" in refusal(capsys, "estimate", str(job))
 
 
+@pytest.mark.parametrize("gpu", [[], ["--gpu", "all"]])
+def test_a_trainers_file_runs_today_on_no_machine_that_is_known(
+    capsys: Capture, tmp_path: Path, gpu: list[str]
+) -> None:
+    script = tmp_path / "args.json"
+    script.write_text(
+        '{"model_name_or_path": "Qwen/Qwen2.5-0.5B", "per_device_train_batch_size": 4,'
+        ' "gradient_accumulation_steps": 2, "output_dir": "out", "use_peft": true}',
+        encoding="utf-8",
+    )
+    found = answer(capsys, "compare", str(script), "--rows", "2k", "--method", "lora", *gpu)
+    assert len(found["rows"]) > 20
+    assert ("hardware" in assumed(found)) == (not gpu)
+    told = answer(capsys, "tune", str(script), "--rows", "2k", "--method", "lora", *gpu)
+    assert told["today"] is None
+    assert told["job"]["global_batch_size"] == 8
+
+
 def test_a_file_called_as_a_model_is_is_the_job(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "llama-7b").write_text("model: qwen2.5-0.5b\ndata: {rows: 7}\n", encoding="utf-8")
     assert answer(capsys, "estimate", "llama-7b", "--gpu", "h100")["job"]["rows"] == 7

@@ -75,6 +75,12 @@ class TrainerFile:
         return column_for(self.objective)
 
     @property
+    def rows(self) -> int | None:
+        """[rows] that it says, or that are published of the data set that it names."""
+        data = self.values.get("data")
+        return data.get("rows") if isinstance(data, dict) else None
+
+    @property
     def command(self) -> str:
         """What prices the file itself."""
         return f"autotune tune {shlex.quote(near(self.path))} --gpu NAME{self.needs}"
@@ -260,14 +266,15 @@ def _own_file(path: Path) -> TrainerFile:
             raise
         needs = error.lacking
         job = _with(path, needs)
-    own = job.origin
-    if own is None:
+    if job.origin is None:
         msg = f"{path} is a job file"
         raise InputError(msg)
     given = {key.partition(".")[0] for key in needs}
     values = {key: value for key, value in job.stated_file.items() if key not in given - {"data"}}
+    if "data.rows" in needs and isinstance(values.get("data"), dict):
+        values["data"] = {key: own for key, own in values["data"].items() if key != "rows"}
     words = "".join(f" {flag}" for flag in needs.values())
-    title = TRAINERS[own.trainer].title
+    title = TRAINERS[job.origin.trainer].title
     return TrainerFile(path, title, values, job.global_batch_size, job.objective, words)
 
 

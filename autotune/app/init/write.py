@@ -186,6 +186,8 @@ def _data_lines(found: Folder, rows: Rows | None, base: Path) -> list[str]:
             lines.append(_line("tokenizer", rows.tokenizer, why, 2))
         more = found.passed["data"][:3]
         lines += [f"  {_remark(f'dataset: {_path(path, base)}')}" for path in more]
+    elif found.trainer is not None and found.trainer.rows is not None:
+        lines.append(_line("rows", _value(found.trainer.rows), f"by {found.trainer.path.name}", 2))
     else:
         lines += _no_rows(found, rows)
     if cut is not None and found.trainer is not None:
@@ -381,7 +383,9 @@ def _told(target: Path, found: Folder, model: Model | None, rows: Rows | None) -
     except InputError as error:
         missing = error.message
     lines = [f"model: {model.name}" if model else "model: none was found"]
-    lines.append(f"data: {rows.words}" if rows else "data: none was found")
+    said = found.trainer.rows if found.trainer else None
+    known = f"none is here; {format_count(said)} rows, by the file below" if said else ""
+    lines.append(f"data: {rows.words if rows else known or 'none was found'}")
     if found.trainer is not None:
         made = f"{found.trainer.title} in {near(found.trainer.path)}"
         lines.append(f"method and sizes: {made}, which is read as it is, with today's settings:")

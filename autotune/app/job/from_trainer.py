@@ -84,11 +84,9 @@ def completed(
     widen_masters(parsed, values, devices, _release("accelerate", overrides))
     _complete_evaluation(parsed, values, overrides)
     _place_evaluations(parsed, values, overrides, batch)
-    today: dict[str, Any] = {"today": True, "config": _possible(parsed, devices)}
-    if first is not None:
-        today["hardware"] = f"{first}:{devices}"
-    if first is not None or devices == 1:
-        values["evidence"] = [today]
+    if first is not None:  # else today's machine is not known
+        config, machine = _possible(parsed, devices), f"{first}:{devices}"
+        values["evidence"] = [{"today": True, "config": config, "hardware": machine}]
     locked = _locked(parsed, overrides, devices)
     if locked:
         values["lock"] = locked

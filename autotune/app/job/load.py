@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.app.hardware.machines import ALL, name_devices
+from autotune.app.hardware.machines import name_devices
 from autotune.app.hardware.offers import distinct
 from autotune.app.job.file import CODE, PAGES, SHELL, Document, document_of, read_text
 from autotune.app.job.resolve import resolve
@@ -114,12 +114,12 @@ def _read(path: Path, overrides: Overrides) -> tuple[Document, Overrides]:
     if kind in CODE:
         from autotune.app.job.trainer_file import script_document
 
-        return script_document(path, text, overrides)
+        return script_document(path, text, overrides.everywhere())
     document = document_of(text, str(path), json=kind == ".json")
     if JOB_KEYS.isdisjoint(document.values) or not has_job_keys_alone(document.values):
         from autotune.app.job.trainer_file import own_document
 
-        return own_document(path, text, document, overrides)
+        return own_document(path, text, document, overrides.everywhere())
     if overrides.stated or overrides.beside or overrides.priced_as:
         from autotune.app.job.trainer_file import refuse_flags
 
@@ -169,7 +169,7 @@ def jobs_of_command(
     """
     from autotune.app.job.command import command_document
 
-    document, overrides = command_document(command, overrides)
+    document, overrides = command_document(command, overrides.everywhere())
     return _jobs(document, overrides, Path(), variant)
 
 
@@ -182,8 +182,8 @@ def _jobs(
     document: Document, overrides: Overrides, base_dir: Path, variant: str | None = None
 ) -> list[NamedJob]:
     name_devices(document.values)
-    unnamed = overrides.any_machine and not overrides.gpus and not document.values.get("hardware")
-    overrides = replace(overrides, gpus=(ALL,)) if unnamed else overrides
+    overrides = overrides if document.values.get("hardware") else overrides.everywhere()
+    unnamed = overrides.any_machine and bool(overrides.gpus)
     changed = document
     if overrides.changes:
         from autotune.app.job.overrides import overridden

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from autotune.domain.config import own_name
@@ -37,6 +37,10 @@ class Overrides:
         given = (self.gpus, self.set_values, self.allow, self.spot)
         limits = (self.price, self.deadline, self.budget)
         return any(given) or any(limit is not None for limit in limits)
+
+    def everywhere(self) -> Overrides:
+        """With every machine that has a price, where none is named and any will do."""
+        return replace(self, gpus=("all",)) if self.any_machine and not self.gpus else self
 
     def __post_init__(self) -> None:
         """Knobs go by their own names. Raises InputError for one that is given by both."""
