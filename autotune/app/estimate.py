@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.price_notes import price_notes
-from autotune.app.job.method import method_notes
+from autotune.app.tune.method_notes import method_notes
 from autotune.app.tune.tracing import Tracing
 from autotune.app.whatif.levers import last_resort
 from autotune.app.whatif.moved import uncounted_notes
@@ -106,11 +106,10 @@ def estimate(
     notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*price_notes(replace(job, offers=(offer,)))]
     notes += method_notes(job)
-    wheel = wheel_note(offer.device, job.software.torch)
-    unseen = [never_measured_note(offer.device), new_program_note(job)]
-    if "compute" in calibration.factors:
-        unseen = []
-    notes += [note for note in (wheel, *unseen) if note]
+    said = [wheel_note(offer.device, job.software.torch)]
+    if "compute" not in calibration.factors:
+        said += [never_measured_note(offer.device), new_program_note(job)]
+    notes += filter(None, said)
     tracing = Tracing(bill, trust_remote_code)
     if fidelity == "trace" or full_trace:
         from autotune.trace.client import Tracer

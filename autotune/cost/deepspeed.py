@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.domain.config import EIGHT_BIT, ZERO_STAGE
-from autotune.domain.job import ZeroSettings
+from autotune.domain.software import ZeroSettings
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from autotune.domain.answer.contract import Answer
 from autotune.domain.model import Mamba2
 from autotune.domain.objective import WORK, Objective, Work
 from autotune.domain.paths import stated_in
-from autotune.domain.software import WITHOUT_CUDNN
+from autotune.domain.software import WITHOUT_CUDNN, ZeroSettings
 from autotune.frozen import LATER, dataclass
 
 if TYPE_CHECKING:
@@ -75,24 +75,6 @@ class Method:
     def is_lora(self) -> bool:
         """Whether the base weights are frozen."""
         return self.kind == "lora"
-
-
-@dataclass(frozen=True, slots=True)
-class ZeroSettings:
-    """What a DeepSpeed config says of states and buffers. The defaults are DeepSpeed's own.
-
-    bucket_elements: of one reduce bucket; None: DeepSpeed's 500 million. overlapping: stage 2 has
-    two of them, to fill one while the other is being reduced. whole_gradients: stage 1 stands in
-    stage 2's place, and shares the optimizer's states alone. scatters: FSDP's SHARD_GRAD_OP stands
-    there, which sends each device its share of the gradients alone.
-    """
-
-    master_bytes: float = 4.0  # of a trained element: the copy that the optimizer steps
-    moment_bytes: float = 4.0  # and each of AdamW's two moments
-    bucket_elements: float | None = None
-    overlapping: bool = False
-    whole_gradients: bool = False
-    scatters: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,3 +333,21 @@ class Software:
         oldest, newest = HUB_KERNELS
         bound = self.transformers >= HUB_KERNELS_BOUND_FROM
         return not bound or oldest <= self.hub_kernels < newest
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroSettings:
+    """What a DeepSpeed config says of states and buffers. The defaults are DeepSpeed's own.
+
+    bucket_elements: of one reduce bucket; None: DeepSpeed's 500 million. overlapping: stage 2 has
+    two of them, to fill one while the other is being reduced. whole_gradients: stage 1 stands in
+    stage 2's place, and shares the optimizer's states alone. scatters: FSDP's SHARD_GRAD_OP stands
+    there, which sends each device its share of the gradients alone.
+    """
+
+    master_bytes: float = 4.0  # of a trained element: the copy that the optimizer steps
+    moment_bytes: float = 4.0  # and each of AdamW's two moments
+    bucket_elements: float | None = None
+    overlapping: bool = False
+    whole_gradients: bool = False
+    scatters: bool = False

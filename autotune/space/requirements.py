@@ -268,9 +268,9 @@ def fp16_full_needs_fp32_weights(job: Job, _offer: Offer, precision: str) -> boo
 
 def quantised_base_runs(job: Job, offer: Offer, _precision: str) -> bool:
     """Whether bitsandbytes is there, and a device that runs its kernels."""
-    if job.method.base not in {"int8", "nf4"}:
+    if not job.method.is_quantised:
         return True
-    capable = job.method.base == "nf4" or offer.device.compute_capability >= INT8_CAPABILITY
+    capable = job.method.base != "int8" or offer.device.compute_capability >= INT8_CAPABILITY
     return job.software.bitsandbytes is not None and offer.device.vendor == "nvidia" and capable
 
 

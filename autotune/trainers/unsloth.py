@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.catalog.models.models import is_known
 from autotune.domain.errors import InputError
-from autotune.domain.job import Uncounted
+from autotune.domain.job import QUANTISED, Uncounted
 from autotune.trainers.contract import Export, Trainer
 from autotune.trainers.hf.adapter import (
     all_linear,
@@ -184,7 +184,7 @@ def _read_method(keys: Keys, parsed: Parsed) -> None:
         "dropout": keys.number("lora_dropout"),
     }  # fmt: skip
     fill_adapter(parsed, sizes)
-    base = stated if stated in {"nf4", "int8"} else default
+    base = stated if stated in QUANTISED else default
     variant = read_variant(keys, parsed)
     parsed.part(
         "method", kind="lora", base=base, **sizes, targets=all_linear(targets), variant=variant,

@@ -20,7 +20,8 @@ from autotune.cost.memory.states import sizes, static_bytes
 from autotune.cost.memory.step import Step
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.cost.time.optimizer import optimizer_terms
-from autotune.domain.job import Job, Limits, Method, ZeroSettings
+from autotune.domain.job import Job, Limits, Method
+from autotune.domain.software import ZeroSettings
 
 if TYPE_CHECKING:
     from autotune.domain.model import Model

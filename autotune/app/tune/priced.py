@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.app.hardware.price_notes import price_notes
-from autotune.app.job.method import method_notes, silent_note
 from autotune.app.runs import folder as runs
+from autotune.app.tune.method_notes import method_notes, silent_note
 from autotune.app.whatif.levers import last_resort
 from autotune.domain.errors import unknown
 from autotune.domain.units import format_count

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune.app.job.method import BITSANDBYTES
 from autotune.app.whatif.changes import base_edit
 from autotune.app.whatif.moved import opened_means
 from autotune.catalog.software import INSTALLABLE, OF_MIXERS, installing
@@ -118,7 +117,7 @@ def package_change(package: str) -> QuestionEdit:
 def _unfused_experts(job: Job) -> list[QuestionEdit]:
     """An older transformers, where experts are linear layers that a quantised base holds."""
     held = experts_quantised(job) or job.model.family in FUSED_AT_ONCE
-    if held or job.method.base not in BITSANDBYTES or not experts_fused(job):
+    if held or not job.method.is_quantised or not experts_fused(job):
         return []
     version = ".".join(map(str, UNFUSED_LAST))
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.config import KNOBS, ZERO_STAGE
-from autotune.domain.job import NOT_KEPT, ZeroSettings
+from autotune.domain.job import NOT_KEPT
 from autotune.domain.objective import PAIRED
+from autotune.domain.software import ZeroSettings
 from autotune.domain.units import format_count
 
 if TYPE_CHECKING:

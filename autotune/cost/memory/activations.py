@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.cost import dora
+from autotune.cost.memory.attention_kernel import runs_efficient, scores_kept
 from autotune.cost.memory.mixers import mixer_kept
 from autotune.cost.memory.modelling_code import Mode, family_memory, fused_layernorm
 from autotune.domain.model import MIXING, XIELU, Mamba2
@@ -229,7 +230,7 @@ def _attention(model: Model, method: Method, mode: Mode) -> Kept:
     token += sum(_group(method, mode, _Group((item,), normed, kept=False)) for item in narrow)
     fused = len(own) == 2 and not model.borrows_keys
     core = _latent_core(model, mode) if model.latent else _core(model, mode, fused=fused)
-    copied = family_memory(model.family).concatenated_rope and not _efficient(model, mode)
+    copied = family_memory(model.family).concatenated_rope and not runs_efficient(model, mode)
     token += core.per_token
     kept = mode.attention in {"sdpa", "flash_attention_2"} and not copied
     if model.gated_attention:  # the gate's sigmoid, and the kernel's output or a copy of it
@@ -237,16 +238,6 @@ def _attention(model: Model, method: Method, mode: Mode) -> Kept:
         kept = False
     token += _group(method, mode, _Group(output, mode.compute, kept=kept))
     return Kept(token, core.per_key)
-
-
-def _efficient(model: Model, mode: Mode) -> bool:
-    """Whether sdpa runs its memory-efficient kernel, which lays its output out as it is read.
-
-    Flash attention takes no mask, and no values of another width than the keys.
-    Source: PyTorch 2.13 aten/src/ATen/native/transformers/sdp_utils_cpp.h.
-    """
-    odd = mode.attention == "sdpa" and model.output_size != model.query_size
-    return mode.biased or odd
 
 
 def one_input(model: Model) -> bool:
@@ -273,7 +264,7 @@ def _core(model: Model, mode: Mode, *, fused: bool) -> Kept:
         kept = float(q + own + (q + 2 * k if view else own))
     if mode.attention == "eager":
         wide = family_memory(model.family).fp32_queries and not mode.autocast
-        return Kept(e * kept + wide * (4.0 - e) * (q + k), heads * _scores_kept(model, mode))
+        return Kept(e * kept + wide * (4.0 - e) * (q + k), heads * scores_kept(model, mode))
     return Kept(e * (kept + q) + 4.0 * heads, e if mode.biased else 0.0)
 
 
@@ -286,28 +277,11 @@ def _latent_core(model: Model, mode: Mode) -> Kept:
     """
     q, v, heads, e = model.query_size, model.output_size, model.num_attention_heads, mode.compute
     if mode.attention == "eager":
-        return Kept(e * (2.0 * q + v), heads * _scores_kept(model, mode))
+        return Kept(e * (2.0 * q + v), heads * scores_kept(model, mode))
     made = sum(item.out_features for item in model.linears if item.name == "kv_b_proj")
     if mode.attention == "flash_attention_2" and v != q:  # padded to the width of the keys
         return Kept(e * 4.0 * q + 4.0 * heads, 0.0)
     return Kept(e * (2.0 * q + made + v) + 4.0 * heads, e if mode.biased else 0.0)
-
-
-def _scores_kept(model: Model, mode: Mode) -> float:
-    """[bytes] an eager score keeps: fp32 softmax, its 16-bit copy, tanh of capped scores, dropout.
-
-    Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
-    """
-    e, facts = mode.compute, family_memory(model.family)
-    if facts.softmax == "stated":  # fp32 sinks, as norms are, widen the scores they are joined to
-        return e if mode.stream <= e else 4.0 + e
-    upcast = mode.autocast or facts.softmax == "fp32"
-    kept = e if not upcast or e == 4.0 else 4.0 + e
-    if model.attention_softcap:
-        kept += e
-    if facts.score_dropout:
-        kept += 1.0 if upcast and e < 4.0 else 1.0 + e
-    return kept
 
 
 def _mlp(model: Model, method: Method, mode: Mode) -> float:

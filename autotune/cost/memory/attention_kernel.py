@@ -1,4 +1,4 @@
-"""Which kernel sdpa runs in a training step, where that decides what is held.
+"""Which kernel runs the attention of a training step, and what of its scores is kept.
 
     workspace of the memory-efficient backward = 2 x 4 S d ceil(S / 64) bytes for a head of a row
 
@@ -34,8 +34,9 @@ from autotune.domain.device import FLASH_CAPABILITY
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
-    from autotune.cost.memory.modelling_code import Attention
+    from autotune.cost.memory.modelling_code import Attention, Mode
     from autotune.domain.job import Job
+    from autotune.domain.model import Model
 
 # Until then every query head gets a copy of its key and value heads before sdpa, also without a
 # mask. Source: transformers 4.53 and 4.54 integrations/sdpa_attention.py, repeat_kv and
@@ -100,3 +101,30 @@ def splits_keys(job: Job, columns: Columns, compute: FloatArray, masked: FloatAr
 def split_bytes(query_size: float) -> float:
     """[bytes/token and key] of that workspace, over all query heads."""
     return 2.0 * 4.0 * query_size / SPLIT_KEYS
+
+
+def runs_efficient(model: Model, mode: Mode) -> bool:
+    """Whether sdpa runs its memory-efficient kernel, which lays its output out as it is read.
+
+    Flash attention takes no mask, and no values of another width than the keys.
+    Source: PyTorch 2.13 aten/src/ATen/native/transformers/sdp_utils_cpp.h.
+    """
+    odd = mode.attention == "sdpa" and model.output_size != model.query_size
+    return mode.biased or odd
+
+
+def scores_kept(model: Model, mode: Mode) -> float:
+    """[bytes] an eager score keeps: fp32 softmax, its 16-bit copy, tanh of capped scores, dropout.
+
+    Source: derived; memory of the fp32 softmax and the copy agree with traces of nine families.
+    """
+    e, facts = mode.compute, family_memory(model.family)
+    if facts.softmax == "stated":  # fp32 sinks, as norms are, widen the scores they are joined to
+        return e if mode.stream <= e else 4.0 + e
+    upcast = mode.autocast or facts.softmax == "fp32"
+    kept = e if not upcast or e == 4.0 else 4.0 + e
+    if model.attention_softcap:
+        kept += e
+    if facts.score_dropout:
+        kept += 1.0 if upcast and e < 4.0 else 1.0 + e
+    return kept

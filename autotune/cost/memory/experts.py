@@ -13,8 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.cost.memory.modelling_code import family_memory
+
 if TYPE_CHECKING:
-    from autotune.domain.job import Job
+    from autotune.cost.memory.modelling_code import Mode
+    from autotune.domain.job import Job, Method
+    from autotune.domain.model import Model
 
 EXPERT = "expert"
 ROUTED = frozenset({EXPERT, "router"})
@@ -38,7 +42,6 @@ EMPTIES_CACHE_FROM = (0, 50)
 # Bytes of an int8 weight of such a parameter as it is used: codes times scales are fp32.
 # Source: bitsandbytes 0.50 _ops.py, int8_vectorwise_dequant: two products, one after the other.
 _UNPACKED_BYTES = {"int8": 4.0}
-_BITS = frozenset({"nf4", "int8"})
 
 
 def experts_fused(job: Job) -> bool:
@@ -57,7 +60,7 @@ def experts_fused(job: Job) -> bool:
 
 def experts_quantised(job: Job) -> bool:
     """Whether that one parameter is stored in few bits, as a trainer's switch asks for."""
-    asked = job.software.quantised_experts and job.method.base in _BITS
+    asked = job.software.quantised_experts and job.method.is_quantised
     return asked and experts_fused(job)
 
 
@@ -124,3 +127,27 @@ def retained_bytes(job: Job) -> float:
     if not keeps_unpacked(job):
         return 0.0
     return unpacked_bytes(job) * max(0.0, quantised_elements(job) - experts_of_layer(job))
+
+
+def weighing_transient(model: Model, method: Method, mode: Mode) -> float:
+    """[bytes/token] where the outputs of its experts are weighted, put in order and summed.
+
+    An output is as wide as the stream, once for every expert of a token. Three are alive at once:
+    in the backward the gradient, the zeros it is put into and the result; in the forward the
+    weighted ones, what the experts read and, under autocast, an fp32 copy of two. A recomputed
+    forward comes that far only where a shared expert keeps something after it. Weights in fp32
+    make all of them fp32. Source: derived from transformers 5.23 integrations/moe.py,
+    grouped_mm_experts_forward; multiples of h fitted to traces of eleven families.
+    """
+    routed = [x for x in model.linears if x.part == "expert" and x.active < x.count]
+    if not routed or mode.looped:
+        return 0.0
+    h, copies = float(model.hidden_size), routed[-1].active
+    output = copies * h * mode.compute
+    if family_memory(model.family).fp32_weighing:
+        return 3.0 * copies * h * 4.0
+    adapted = any(x.adaptable and x.name in method.targets for x in routed)
+    shared = any(x.part == "shared_expert" for x in model.linears)
+    if shared and mode.autocast and not (adapted or mode.train_base):
+        return 4.0 * output + 8.0 * h
+    return 3.0 * output + 6.0 * h

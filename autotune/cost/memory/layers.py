@@ -24,7 +24,7 @@ from autotune.cost.memory.attention_kernel import (
     split_bytes,
     splits_keys,
 )
-from autotune.cost.memory.experts import experts_looped, merged_experts_bytes
+from autotune.cost.memory.experts import experts_looped, merged_experts_bytes, weighing_transient
 from autotune.cost.memory.mixers import chunked_tokens, mixer_forward, mixer_transient
 from autotune.cost.memory.modelling_code import (
     NARROW_NORMS,
@@ -96,7 +96,7 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
     if mode.splits_keys:
         scores += split_bytes(float(model.query_size))
     inner = max(_mlp(model, method, mode), dora.backward(model, method, mode))
-    mlp = max(inner, _weighing(model, method, mode))
+    mlp = max(inner, weighing_transient(model, method, mode))
     return Transients(
         mlp=mlp,
         product=_below_peak(model, method, mode) + mlp - inner,
@@ -179,30 +179,6 @@ def _xielu(model: Model, method: Method, mode: Mode) -> float:
     held = 0.0 if mode.quantised and wide else 1.0 if wide else 2.0
     dropped = (-1.0 if wide else 2.0) if method.dropout > 0 else 0.0
     return most - held + dropped
-
-
-def _weighing(model: Model, method: Method, mode: Mode) -> float:
-    """[bytes/token] where the outputs of its experts are weighted, put in order and summed.
-
-    An output is as wide as the stream, once for every expert of a token. Three are alive at once:
-    in the backward the gradient, the zeros it is put into and the result; in the forward the
-    weighted ones, what the experts read and, under autocast, an fp32 copy of two. A recomputed
-    forward comes that far only where a shared expert keeps something after it. Weights in fp32
-    make all of them fp32. Source: derived from transformers 5.23 integrations/moe.py,
-    grouped_mm_experts_forward; multiples of h fitted to traces of eleven families.
-    """
-    routed = [x for x in model.linears if x.part == "expert" and x.active < x.count]
-    if not routed or mode.looped:
-        return 0.0
-    h, copies = float(model.hidden_size), routed[-1].active
-    output = copies * h * mode.compute
-    if family_memory(model.family).fp32_weighing:
-        return 3.0 * copies * h * 4.0
-    adapted = any(x.adaptable and x.name in method.targets for x in routed)
-    shared = any(x.part == "shared_expert" for x in model.linears)
-    if shared and mode.autocast and not (adapted or mode.train_base):
-        return 4.0 * output + 8.0 * h
-    return 3.0 * output + 6.0 * h
 
 
 def _mlp_beside_adapters(mode: Mode, f: float, h: float) -> float:

@@ -16,8 +16,8 @@ from autotune.catalog.networks import find_network
 from autotune.domain.config import ZERO_STAGE
 from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
-from autotune.domain.job import ZeroSettings
 from autotune.domain.outcome import Z90
+from autotune.domain.software import ZeroSettings
 from autotune.domain.units import GIB
 from autotune.evidence.cases import Refused
 from autotune.evidence.record.notes import count_in, names

@@ -159,15 +159,11 @@ def bill_sections(row: Row) -> list[Section]:
     speed = speed_phrase(row) + (saves if count else "")
     time_blocks.append(Paragraph(sentence(speed) + "."))
     time_blocks.append(Paragraph(f"Bound by {bound_words(row)}."))
+    bars = memory_bars(row.memory_bytes)
     return [
         Section("Where the time goes", tuple(time_blocks)),
-        Section("Where the memory goes", _memory_blocks(row)),
+        Section("Where the memory goes", (bars, _usable_note(row), *traced_blocks(row.traced))),
     ]
-
-
-def _memory_blocks(row: Row) -> tuple[Block, ...]:
-    bars = memory_bars(row.memory_bytes)
-    return (bars, _usable_note(row), *traced_blocks(row.traced))
 
 
 def assumed_section(assumed: Sequence[Assumption]) -> Section:

@@ -16,7 +16,7 @@ from autotune.domain.job import Uncounted
 from autotune.trainers import words
 from autotune.trainers.contract import GONE
 from autotune.trainers.hf.keys import OPTIMIZERS, spell_argument
-from autotune.trainers.hf.read import FSDP_OFFLOADS
+from autotune.trainers.hf.read import FSDP_OFFLOADS, read_checkpointing, read_offload
 from autotune.trainers.words import ON_OFF, Word
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ OLD_ATTENTION = {  # before 0.17 one switch a kernel
     "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "eager_attention": "eager",
 }  # fmt: skip
 CHECKPOINTING = "gradient_checkpointing"
+_FSDP_CHECKPOINTING = (
+    "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
+)  # fmt: skip
 WORDS: Words = {
     "packing": (Word("sample_packing", ON_OFF, unsaid="off"),),
     "optimizer": (Word("optimizer", OPTIMIZERS),),
@@ -44,6 +47,27 @@ _OTHER_SWITCHES = ("liger_swiglu", "liger_layer_norm", "liger_cross_entropy")
 _CUT_SWITCH = "cut_cross_entropy"
 _CHUNKED = "chunked_cross_entropy"
 _NOT_UNDER_FSDP2 = "axolotl refuses adamw_bnb_8bit under FSDP2: choose another of the two"
+
+
+def read_own_checkpointing(keys: Keys, parsed: Parsed) -> None:
+    """`offload` and `offload_disk` are values that no knob has."""
+    stated = keys.get(CHECKPOINTING)
+    if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
+        parsed.knobs["activation_checkpointing"] = "full"
+        why = "counted as plain checkpointing"
+        if stated == "unsloth":
+            why += "; axolotl 0.19 and later refuse it"
+        parsed.keep("activation_checkpointing", CHECKPOINTING, stated, why)
+        if stated == "offload":
+            parsed.knobs["offload"] = "activations"
+        read_offload(keys, parsed)
+        return
+    inside = keys.switch(*_FSDP_CHECKPOINTING)  # FSDP's own wrapper: the same, said elsewhere
+    read_checkpointing(keys, parsed)
+    if inside and parsed.knobs.get("activation_checkpointing") != "full":
+        parsed.knobs["activation_checkpointing"] = "full"
+        why = "in fsdp_config: FSDP's own wrapper recomputes"
+        parsed.keep("activation_checkpointing", "activation_checkpointing", "true", why)
 
 
 def read_plugins(keys: Keys, parsed: Parsed) -> None:

@@ -17,11 +17,11 @@ from autotune.domain.config import ZERO_STAGE
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
 from autotune.trainers.axolotl.keys import (
-    CHECKPOINTING,
     OLD_ATTENTION,
     WORDS,
     read_experts,
     read_fused_adapters,
+    read_own_checkpointing,
     read_plugins,
     spell,
     spell_experts,
@@ -42,11 +42,9 @@ from autotune.trainers.hf.precision import is_pure_16bit
 from autotune.trainers.hf.read import (
     HF_DEFAULTS,
     read_attention,
-    read_checkpointing,
     read_compile,
     read_length_of_run,
     read_loading,
-    read_offload,
     read_optimizer,
     read_precision,
     read_saving,
@@ -75,9 +73,6 @@ if TYPE_CHECKING:
     from autotune.trainers.contract import Changes, Plan, Target
     from autotune.trainers.versions import Version
 
-_FSDP_CHECKPOINTING = (
-    "fsdp_config.activation_checkpointing", "fsdp_config.fsdp_activation_checkpointing",
-)  # fmt: skip
 _OLD_PACKING = "max_packed_sequence_len"
 _NEVER = {"no", "best"}  # strategies of saving that are no schedule
 _EPOCHS, _LENGTH, _RANK, _ALPHA = 1.0, 512, 8, 16  # where the file states none
@@ -202,27 +197,6 @@ def _keep_saves_of_the_best(keys: Keys, parsed: Parsed) -> None:
         parsed.keep("checkpoint_every_steps", "save_steps", int(every), why)
 
 
-def _read_checkpointing(keys: Keys, parsed: Parsed) -> None:
-    """`offload` and `offload_disk` are values that no knob has."""
-    stated = keys.get(CHECKPOINTING)
-    if isinstance(stated, str) and stated.startswith(("offload", "unsloth")):
-        parsed.knobs["activation_checkpointing"] = "full"
-        why = "counted as plain checkpointing"
-        if stated == "unsloth":
-            why += "; axolotl 0.19 and later refuse it"
-        parsed.keep("activation_checkpointing", CHECKPOINTING, stated, why)
-        if stated == "offload":
-            parsed.knobs["offload"] = "activations"
-        read_offload(keys, parsed)
-        return
-    inside = keys.switch(*_FSDP_CHECKPOINTING)  # FSDP's own wrapper: the same, said elsewhere
-    read_checkpointing(keys, parsed)
-    if inside and parsed.knobs.get("activation_checkpointing") != "full":
-        parsed.knobs["activation_checkpointing"] = "full"
-        why = "in fsdp_config: FSDP's own wrapper recomputes"
-        parsed.keep("activation_checkpointing", "activation_checkpointing", "true", why)
-
-
 def _read_precision(keys: Keys, parsed: Parsed) -> None:
     """`bf16: auto` comes before fp16 where the device has it.
 
@@ -302,7 +276,7 @@ class Axolotl(Trainer):
         read_compile(keys, parsed)
         read_optimizer(keys, parsed, WORDS)
         read_words(keys, parsed, "length_grouping")
-        _read_checkpointing(keys, parsed)
+        read_own_checkpointing(keys, parsed)
         _read_evaluation(keys, parsed)
         _read_sharding(keys, parsed)
         read_plugins(keys, parsed)

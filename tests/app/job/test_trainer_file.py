@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autotune.app.job.load import jobs_of_command, load_job, load_jobs, resolve_spec
 from autotune.app.runs.user_file import check_in_place, patched, replace_in_place
 from autotune.domain.errors import InputError
-from autotune.domain.job import ZeroSettings
+from autotune.domain.software import ZeroSettings
 from autotune.domain.typed.overrides import Overrides
 
 if TYPE_CHECKING:

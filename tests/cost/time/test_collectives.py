@@ -10,7 +10,7 @@ from autotune.catalog.devices import find_device
 from autotune.catalog.operators import collective_times
 from autotune.cost.time import collectives
 from autotune.cost.time.collectives import collective_seconds
-from autotune.domain.job import ZeroSettings
+from autotune.domain.software import ZeroSettings
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
 COMPONENT = collectives.COMPONENT
