@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.house import alone, code_lines, modules, walk, ways
+from bench.house import TOO_LONG, alone, code_lines, modules, walk, ways
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "autotune"
@@ -79,6 +79,11 @@ def test_no_folder_is_crowded() -> None:
     assert counts[ROOT / "tests"] > 1
     crowded = {str(k.relative_to(ROOT)): n for k, n in counts.items() if n > CROWDED}
     assert not crowded
+
+
+def test_no_file_is_too_long() -> None:
+    lines = {name: len(path.read_text().splitlines()) for name, path in known().items()}
+    assert {name: count for name, count in lines.items() if count > TOO_LONG} == {}
 
 
 def test_a_file_that_one_other_imports_has_a_reason_to_stand_alone() -> None:

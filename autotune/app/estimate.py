@@ -272,7 +272,7 @@ def with_unsaid(job: Job, config: Config) -> Job:
     if job.origin is not None:
         follows = follows_release(job) or job.origin.silent
         runs = [SOFTWARE] if follows and not job.stated_releases else []
-        return replace(job, unsaid=(*loads, *runs) if job.origin.trainer in SCRIPTS else ())
+        return replace(job, unsaid=(*loads, *runs) if job.trainer in SCRIPTS else ())
     if job.today is not None:
         return job
     knobs = [name for name in CHOICES if name in KNOBS and name not in job.lock]

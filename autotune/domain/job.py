@@ -229,14 +229,6 @@ class Batch:
     steps: int
 
 
-def held_out_of(stated: float, rows: int) -> int:
-    """[rows] of that many that evaluate and are not trained on; below 1 a share is stated.
-
-    Source: datasets 4 `train_test_split`: a share is rounded up, and the rest trains.
-    """
-    return math.ceil(stated * rows) if stated < 1.0 else int(stated)
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """The contract: model, method, data, epochs, global batch, and what limits the answer."""
@@ -277,6 +269,11 @@ class Job:
     held_out: int = field(default=0, metadata=LATER)  # rows of the data that are not trained on
     # settings of a run that stands as it is which nobody stated: by knob, or by key of the job file
     unsaid: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    @property
+    def trainer(self) -> str:
+        """The trainer whose own file it was read from; empty where there is none."""
+        return self.origin.trainer if self.origin else ""
 
     @property
     def stated_file(self) -> dict[str, Any]:
@@ -376,7 +373,7 @@ class Job:
     @property
     def tokenizer(self) -> str | None:
         """What the job says that rows are tokenised with: `bytes`, a whole path, or a hub id."""
-        name = self._data.get("tokenizer")
+        name = (self.stated_file.get("data") or {}).get("tokenizer")
         if name is None or name == BYTES:
             return name
         path = stated_in(self.base_dir, name)
@@ -385,11 +382,7 @@ class Job:
     @property
     def column(self) -> str | None:
         """The columns of the data set that the job names, where their names do not tell."""
-        return self._data.get("column")
-
-    @property
-    def _data(self) -> dict[str, str | None]:
-        return self.stated_file.get("data") or {}
+        return (self.stated_file.get("data") or {}).get("column")
 
     @property
     def tokens(self) -> int:

@@ -56,7 +56,7 @@ LEVERS_OF = {
 
 def levers_of(job: Job) -> frozenset[str]:
     """What the trainer whose own file the job was read from can switch on."""
-    return LEVERS_OF.get(job.origin.trainer if job.origin else "", frozenset())
+    return LEVERS_OF.get(job.trainer, frozenset())
 
 
 def trainer_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
@@ -135,17 +135,14 @@ def sharding_by_count(job: Job, offer: Offer, sharding: str) -> bool:
 def trainer_offloads(job: Job, _offer: Offer, offload: str) -> bool:
     """Whether the trainer and its versions have it."""
     levers, software = levers_of(job), job.software
-    if offload == "none":
-        return True
-    if software.kernels == "unsloth":
-        return False
+    if offload == "none" or software.kernels == "unsloth":
+        return offload == "none"
     if software.own_model:  # by code of its own alone
         return offload == "activations" and "own_checkpoints" in levers
     if offload in OFFLOADED_STATES:
         return "states" in levers
     newer = software.transformers >= CHECKPOINTS_AWAY_FROM
-    trainer = job.origin.trainer if job.origin else ""
-    if trainer in {"", "trl"} and software.trl is not None:
+    if job.trainer in {"", "trl"} and software.trl is not None:
         newer |= software.trl >= TRL_CHECKPOINTS_AWAY_FROM
     return "own_checkpoints" in levers or ("checkpoints" in levers and newer)
 
@@ -178,8 +175,8 @@ def offloads_eagerly(job: Job, _offer: Offer, offload: str, compiled: str) -> bo
     torchtune compiles each layer, and its hooks stand around the whole model. Source: torchtune
     0.6.1 training/_compile.py, _activation_offloading.py, recipes/full_finetune_single_device.py.
     """
-    torchtune = job.origin is not None and job.origin.trainer == "torchtune"
-    return offload == "none" or compiled == "off" or (torchtune and offload == "activations")
+    own = job.trainer == "torchtune" and offload == "activations"
+    return offload == "none" or compiled == "off" or own
 
 
 WORKERS = "num_dataloader_workers"

@@ -15,6 +15,7 @@ from autotune.app.dataset.named_rows import load_rows, name_rows
 from autotune.app.hardware.machines import ALL, as_devices
 from autotune.app.job.beside import near_file
 from autotune.app.job.computed import ask_for
+from autotune.app.job.defaults import held_out_of
 from autotune.app.job.file import COMMAND, Document
 from autotune.app.job.method import widen_masters
 from autotune.app.job.overrides import add_stated, stated_rows, trained_rows
@@ -22,7 +23,6 @@ from autotune.app.job.targets import fill_saved, fill_targets, say_folder
 from autotune.catalog.models.derived import stored_by_name
 from autotune.catalog.software import SWITCHES, find_software
 from autotune.domain.config import KNOBS, NEVER_STEPS, PLAIN, ZERO_STAGE
-from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.software import asks_cudnn
 from autotune.domain.typed.machine import split_machine, split_machines

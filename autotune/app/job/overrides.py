@@ -19,11 +19,11 @@ from autotune.app.hardware.machines import (
     set_host,
     set_prices,
 )
+from autotune.app.job.defaults import held_out_of
 from autotune.app.job.file import Document
 from autotune.catalog.software import OPTIONAL, REQUIRED, SWITCHES
 from autotune.domain.config import KNOBS, SPLIT, TRAINER_NAMES, own_name
 from autotune.domain.errors import InputError, close_matches, unknown
-from autotune.domain.job import held_out_of
 from autotune.domain.paths import whole
 from autotune.domain.typed.hardware import HostSection
 from autotune.domain.typed.job import OF_ANOTHER_KIND

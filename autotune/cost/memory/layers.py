@@ -21,6 +21,7 @@ from autotune.cost.memory.activations import PYTHON_GELU, inner_bytes, layer_act
 from autotune.cost.memory.attention_kernel import (
     copies_heads,
     falls_to_math,
+    scores_forward,
     split_bytes,
     splits_keys,
 )
@@ -32,7 +33,6 @@ from autotune.cost.memory.modelling_code import (
     Mode,
     as_run,
     compiles_layers,
-    family_memory,
     fuses_adapters,
     mode_of_kind,
     padded_update,
@@ -105,20 +105,6 @@ def layer_transients(model: Model, method: Method, mode: Mode) -> Transients:
         per_key=scores,
         mixer=mixer_transient(model.mixer, mode, float(model.hidden_size)) if model.mixer else 0.0,
     )
-
-
-def scores_forward(model: Model, mode: Mode) -> tuple[float, float]:
-    """[bytes/token, bytes/token and key] of an eager forward that still holds earlier scores.
-
-    Products, their masked and widened copies, and softmax twice: this layer's and the last one's.
-    Nothing where the family hands no scores up. Checked with traces of Falcon and MPT.
-    """
-    facts = family_memory(model.family)
-    each = facts.forward_scores[0 if mode.autocast or mode.compute == 4.0 else 1]
-    if mode.attention != "eager" or not each:
-        return 0.0, 0.0
-    inputs = mode.compute * (2.0 * model.query_size + 3.0 * model.kv_size)
-    return mode.stream * model.hidden_size + inputs, each * model.num_attention_heads
 
 
 def norm_transient(model: Model, mode: Mode) -> float:

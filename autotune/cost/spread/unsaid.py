@@ -327,7 +327,7 @@ def _runs_under(software: Software, job: Job) -> bool:
 
 def follows_release(job: Job) -> bool:
     """Whether the user's own script calls TRL's trainers, whose defaults follow their release."""
-    return job.origin is not None and job.origin.trainer == "trl"
+    return job.trainer == "trl"
 
 
 def as_released(job: Job, columns: Columns) -> Columns:
