@@ -158,6 +158,15 @@ class Columns:
             lambda network: alone if network is None else number(network)
         )
 
+    @property
+    def several(self) -> BoolArray:
+        """[rows] whether several devices train together."""
+        return self.number("offer.count") > 1
+
+    def shared_by(self, *shardings: str) -> BoolArray:
+        """[rows] whether several devices train together under one of these values."""
+        return self.several & self.equals("sharding", *shardings)
+
     def per_node(self) -> FloatArray:
         """[rows] devices of one machine."""
         return self.number("offer.count") / self.of_network(lambda own: float(own.nodes), 1.0)

@@ -62,7 +62,7 @@ def element_bytes(job: Job, columns: Columns) -> FloatArray:
     own = np.full(columns.rows, loaded_bytes(job)) if job.software.saves_as_loaded else adapters
     own = np.where(columns.equals("precision", "fp16"), 4.0, own)
     pure = (adapters < 4.0) & (not job.method.is_quantised) & (not job.software.saves_as_loaded)
-    shared = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    shared = columns.shared_by("fsdp")
     own = np.where(shared & ~pure & columns.equals("precision", "bf16"), 4.0, own)
     return np.where(deepspeed.runs(columns), deepspeed.trained_bytes(job, columns), own)
 
@@ -145,8 +145,7 @@ def cast_head(job: Job, columns: Columns) -> FloatArray:
 
 def _handed_narrow(columns: Columns) -> BoolArray:
     """[rows] whose modules are given their weights in 16 bit, whatever their shards are in."""
-    several = columns.number("offer.count") > 1
-    return (several & columns.equals("sharding", "fsdp", "zero3")) | deepspeed.casts(columns)
+    return columns.shared_by("fsdp", "zero3") | deepspeed.casts(columns)
 
 
 def traffic_bytes(job: Job, columns: Columns) -> FloatArray:

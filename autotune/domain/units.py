@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from autotune.domain.errors import InputError
 
@@ -208,3 +208,8 @@ def format_range(low: float, high: float, show: Callable[[float], str]) -> str:
 def format_age(days: int) -> str:
     """The age of a price for people: 61 days; more than a year in months, 17 months."""
     return f"{days} days" if days <= YEAR_DAYS else f"{days / MONTH_DAYS:.0f} months"
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value read from somewhere is a number, which a truth value is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

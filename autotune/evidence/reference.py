@@ -19,6 +19,7 @@ from autotune.domain.device import Offer
 from autotune.domain.errors import InputError
 from autotune.domain.job import Evaluation
 from autotune.domain.observation import EVALUATED
+from autotune.domain.units import is_number
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _known_offer(job: Job, name: str, count: int | None) -> tuple[Offer, bool] |
 
 def _count(facts: Facts, name: str) -> int | None:
     value = facts.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+    if is_number(value) and value >= 1:
         return int(value)
     return None
 

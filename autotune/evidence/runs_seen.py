@@ -19,6 +19,7 @@ from autotune.domain.config import KNOBS
 from autotune.domain.errors import InputError
 from autotune.domain.job import Assumption
 from autotune.domain.observation import MARKED, VERIFIED, MemoryKind, Observation, Quantity
+from autotune.domain.units import is_number
 from autotune.frozen import identity
 
 if TYPE_CHECKING:
@@ -141,8 +142,7 @@ def _training(run: Any) -> tuple[str, tuple[Observation, ...]]:  # noqa: ANN401 
 def _observation(entry: Any) -> Observation:  # noqa: ANN401 - parsed JSON
     """An Observation of finite numbers and known knobs. Raises for anything else."""
     value = entry["value"]
-    numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    if not numeric or not math.isfinite(value) or value <= 0:
+    if not is_number(value) or not math.isfinite(value) or value <= 0:
         msg = "not a measurement"
         raise ValueError(msg)
     if entry["quantity"] not in get_args(Quantity):

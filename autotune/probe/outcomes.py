@@ -24,7 +24,7 @@ from autotune.catalog.files import read_regular
 from autotune.domain.config import ARGUMENT
 from autotune.domain.errors import unknown
 from autotune.domain.secrets import without_secrets
-from autotune.domain.units import DAY_S
+from autotune.domain.units import DAY_S, is_number
 from autotune.frozen import dataclass
 from autotune.probe.worker.contract import KEPT_CHARACTERS, SCHEMA_VERSION
 
@@ -112,8 +112,7 @@ def _implausible(content: dict[str, Any]) -> str | None:
     needed += [(memory, n) for n in ("allocated_bytes", "reserved_bytes", "driver_bytes")]
     for part, name in needed:
         value = part.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is None or not number or not 0 <= value < 1e300:  # noqa: PLR2004
+        if not is_number(value) or not 0 <= value < 1e300:  # noqa: PLR2004
             return f"{name} is {str(value)[:40]!r}, not a number of at least 0"
     return _out_of_range(step, memory)
 

@@ -26,7 +26,7 @@ from autotune.domain.config import KNOBS, Config, is_extra
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near, whole
 from autotune.domain.typed.values import shown
-from autotune.domain.units import DAY_S
+from autotune.domain.units import DAY_S, is_number
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _proposed_by(told: object) -> dict[str, Any]:
 def _limits_of(told: object) -> dict[str, float]:
     """Limits of probes as a file has them; what is no limit is left out."""
     found = told if isinstance(told, dict) else {}
-    return {str(k): v for k, v in found.items() if _is_number(v) and 0 < v <= _MOST}
+    return {str(k): v for k, v in found.items() if is_number(v) and 0 < v <= _MOST}
 
 
 def is_run(path: Path) -> bool:
@@ -264,7 +264,7 @@ def check_row(row: Mapping[str, Any], where: str) -> None:
               "best.time_s": row["time_s"], "best.memory_bytes": row["memory_bytes"]}  # fmt: skip
     for path, group in groups.items():
         for key, value in group.items():
-            if path != "best" or _is_number(value):
+            if path != "best" or is_number(value):
                 _check_number(value, f"{path}.{key}", where)
     if row["measured"] is not None:
         for key in ("step_time_s", "peak_allocated_bytes"):
@@ -287,13 +287,9 @@ def _check_knobs(config: Mapping[str, Any], where: str) -> None:
             raise _damaged(where, f"best.config.{name}", f"it is {shown(value)}")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _check_number(value: Any, path: str, where: str) -> None:  # noqa: ANN401 - whatever it holds
     """At least zero, finite, and no larger than any time, price or size."""
-    if not _is_number(value) or not 0 <= value <= _MOST:
+    if not is_number(value) or not 0 <= value <= _MOST:
         raise _damaged(where, path, f"it is {shown(value)}")
 
 

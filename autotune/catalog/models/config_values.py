@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.units import is_number
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def _adjusted(config: Mapping[str, Any], name: str) -> int:
         return size
     times, most = config.get("block_ffn_dim_multiplier"), 100
     times = 1.0 if times is None else times
-    if isinstance(times, bool) or not isinstance(times, (int, float)) or not 0 < times <= most:
+    if not is_number(times) or not 0 < times <= most:
         msg = f"block_ffn_dim_multiplier {str(times)[:40]} of {name} must be a number up to 100"
         raise InputError(msg, "check the config.json")
     block = as_size({"block_multiple_of": 256, **config}, ("block_multiple_of",), name)

@@ -57,7 +57,7 @@ def blas_bytes(device: Device) -> float:
 
 def context(columns: Columns) -> FloatArray:
     """[bytes] outside torch's allocator."""
-    several = (columns.number("offer.count") > 1) & (columns.device("compute_capability") > 0)
+    several = columns.several & (columns.device("compute_capability") > 0)
     return columns.of_device(_context) + np.where(several, columns.of_device(_nccl), 0.0)
 
 
@@ -79,8 +79,7 @@ def usable(job: Job, columns: Columns) -> FloatArray:
 
 def fragmentation(columns: Columns, moving: FloatArray, slack: Slack) -> FloatArray:
     """[bytes] that a run needs beside what is in use: pieces of segments that no request fits."""
-    several = columns.number("offer.count") > 1
-    return np.where(several, slack.several, slack.one_device) * moving
+    return np.where(columns.several, slack.several, slack.one_device) * moving
 
 
 def caches(columns: Columns) -> FloatArray:

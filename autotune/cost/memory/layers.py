@@ -229,7 +229,7 @@ class Modes:
         kinds: dict[str, float] = {kind: float(i) for i, kind in enumerate(_KINDS)}
         attention = columns.choose("attention", {**kinds, FLASH[1]: kinds[FLASH[0]]})
         adapter = deepspeed.trained_bytes(job, columns) * method.is_lora
-        shared = (columns.number("offer.count") > 1) & columns.equals("sharding", "fsdp", "zero3")
+        shared = columns.shared_by("fsdp", "zero3")
         shared |= deepspeed.casts(columns)
         wide = (fp32_stream(job) & ~shared) | (fp32_norms(job) & ~deepspeed.casts(columns))
         wide |= whole_modules.widens_stream(job, columns) | other_half(job, columns)

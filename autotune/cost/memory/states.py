@@ -328,9 +328,8 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     embedding = (
         float(parameters.saved_embedding(job.model, method)) if method.is_lora else size.embedding
     )
-    several = columns.number("offer.count") > 1
-    ddp = several & columns.equals("sharding", "ddp")
-    fsdp = several & columns.equals("sharding", "fsdp")
+    ddp = columns.shared_by("ddp")
+    fsdp = columns.shared_by("fsdp")
     zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
     whole = np.full(columns.rows, weight_bytes(job, size))
     alone = ~columns.equals("sharding", "fsdp", "zero3")
@@ -358,7 +357,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         stored=whole,
         gradients_here=here,
         saved_whole=fsdp * job.software.gathers_to_save * whole,
-        loaded=several * columns.equals("sharding", "zero3") * job.software.loads_whole * whole,
+        loaded=columns.shared_by("zero3") * job.software.loads_whole * whole,
         sums=np.where(
             states & deepspeed.runs(columns),
             0.0,
@@ -370,7 +369,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
 
 def update_bytes(job: Job, columns: Columns, static: Static, size: Sizes) -> FloatArray:
     """[bytes] of AdamW's temporaries, which are of what it updates at once; none of DeepSpeed's."""
-    fsdp = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    fsdp = columns.shared_by("fsdp")
     alone = float(max(size.largest_linear, size.embedding))
     unit = max(size.largest_layer, size.embedding + size.head)
     one = static.element * np.where(fsdp, unit, alone) / static.gradient_shards
@@ -400,7 +399,7 @@ def _sums(
     """
     software = job.software
     defers = not software.own_model or software.stack == LITGPT
-    whole = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    whole = columns.shared_by("fsdp")
     if not defers or software.steps_in_backward or software.syncs_each_batch:
         return gradients
     half = columns.equals("precision", "bf16", "fp16")

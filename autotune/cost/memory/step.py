@@ -339,4 +339,4 @@ def _retains(job: Job, columns: Columns) -> BoolArray:
     outside = software.recomputes_reentrantly and software.stack == TRAINER
     if not (outside and job.method.is_lora):
         return np.zeros(columns.rows, np.bool_)
-    return columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    return columns.shared_by("fsdp")

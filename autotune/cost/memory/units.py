@@ -45,7 +45,7 @@ class Unreduced:
     @classmethod
     def of(cls, job: Job, columns: Columns, size: Sizes, compute: FloatArray) -> Unreduced:
         """Of every row."""
-        several = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+        several = columns.shared_by("fsdp")
         trains = job.steps > 0 and not job.method.is_lora
         element = np.where(several, np.minimum(job.method.plain_bytes, compute), 0.0) * trains
         if whole_modules.saves(job):
@@ -99,7 +99,7 @@ class Outside:
         if not whole_modules.saves(job):
             return cls(zero, zero, zero, zero, zero, zero, tied=False)
         width = whole_modules.element_bytes(job, columns)
-        fsdp = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+        fsdp = columns.shared_by("fsdp")
         made = np.where(fsdp, 2.0 * np.minimum(width, compute), width)
         top, bottom = float(saved_head(model, method)), float(saved_embedding(model, method))
         return cls(

@@ -81,8 +81,7 @@ def by_kind(job: Job, columns: Columns, sizes: Mapping[str, float]) -> FloatArra
     whole = _kind_of_job(job)
     if whole is not None:
         return np.full(columns.rows, sizes[whole])
-    several = columns.number("offer.count") > 1
-    sharded = several & ~columns.equals("sharding", "none")
+    sharded = columns.several & ~columns.equals("sharding", "none")
     rest = "quantised" if job.method.is_quantised else "plain"
     return np.where(sharded, sizes["sharded"], sizes[rest])
 
@@ -126,7 +125,7 @@ def _between(job: Job, columns: Columns, model: MemoryConstants) -> FloatArray:
     if job.software.own_model:
         return np.full(columns.rows, BETWEEN)
     one = math.hypot(BETWEEN, OTHER_LOOP) if is_new_program(job) else BETWEEN
-    shared = (columns.number("offer.count") > 1) & columns.equals("sharding", *SHARDED)
+    shared = columns.shared_by(*SHARDED)
     return np.where(shared, max(one, model.between_shards), one)
 
 

@@ -93,7 +93,7 @@ DELTA_NETS = 0.40
 def residual_features(job: Job, columns: Columns, issuing: FloatArray) -> dict[str, FloatArray]:
     """[rows] what each fitted spread is multiplied by. issuing: share of issuing kernels."""
     ones = np.ones(columns.rows)
-    several = np.where(columns.number("offer.count") > 1, 1.0, 0.0)
+    several = np.where(columns.several, 1.0, 0.0)
     quantised = job.method.is_lora and job.method.is_quantised
     return {
         "residual": ones,
@@ -267,7 +267,7 @@ def _by_device(columns: Columns, of: Callable[[Device, int], float]) -> FloatArr
     """[rows] a number of a device and how many of it run: 1, or 2 for several."""
     devices, index = distinct_devices(columns)
     one, several = (np.asarray([of(each, gpus) for each in devices]) for gpus in (1, 2))
-    return np.where(columns.number("offer.count") > 1, several[index], one[index])
+    return np.where(columns.several, several[index], one[index])
 
 
 def programs_of(

@@ -275,7 +275,7 @@ def _micro_batch(job: Job, columns: Columns) -> Iterator[Value]:
 
 
 def _sharding(job: Job, columns: Columns) -> Iterator[Value]:  # noqa: ARG001 - one signature
-    several = columns.number("offer.count") > 1
+    several = columns.several
     for value in SHARDINGS:
         yield value, several & ~columns.equals(SHARDING, value)
 
@@ -357,7 +357,7 @@ def _wide_weights(job: Job, columns: Columns) -> Iterator[OtherJob]:
     if job.method.base != "16bit" or not loads_by_itself(job):
         return
     old = job.software.transformers < LOADS_AS_STORED_FROM
-    several = columns.equals(SHARDING, "fsdp") & (columns.number("offer.count") > 1)
+    several = columns.shared_by("fsdp")
     mixed = job.software.widens_shards and not job.method.is_lora
     widened = several & columns.equals("precision", "bf16", "fp16") & mixed
     wide = replace(job, method=replace(job.method, base="32bit"))

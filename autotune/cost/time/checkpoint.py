@@ -84,8 +84,7 @@ def _write_seconds(columns: Columns, size: FloatArray, shared: FloatArray) -> Fl
     Source: derived: the stages follow one another in `Trainer._save_checkpoint`.
     """
     own = size - shared + shared / np.maximum(columns.number("offer.count"), 1.0)
-    several = columns.number("offer.count") > 1
-    sharded = several & columns.equals("sharding", *SHARDED)
+    sharded = columns.shared_by(*SHARDED)
     between = columns.of_network(lambda own: own.bytes_per_s * own.share, np.inf)
     link = np.minimum(columns.device("link_bytes_per_s"), between)
     gather = np.where(sharded, (size - shared) / link, 0.0)

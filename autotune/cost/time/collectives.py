@@ -139,7 +139,7 @@ def communication(job: Job, columns: Columns) -> Communication:
     if job.software.syncs_each_batch:
         micro, step = micro + step, np.zeros(columns.rows)
     after = np.where(
-        several & columns.equals("sharding", "zero2"),
+        columns.shared_by("zero2"),
         _collective(job, columns, "all_gather", gradients),
         0.0,
     )

@@ -188,8 +188,7 @@ def wide(job: Job, columns: Columns) -> FloatArray:
     FSDP and DeepSpeed hand a module what it takes in 16 bit; a norm that autocast widens comes
     after that.
     """
-    several = columns.number("offer.count") > 1
-    handed = several & columns.equals("sharding", "fsdp", "zero3")
+    handed = columns.shared_by("fsdp", "zero3")
     whole = np.full(columns.rows, fp32_norms(job)) | ~handed
     narrow = columns.equals("precision", "bf16", "fp16", "fp8")
     given = whole & narrow & ~deepspeed.casts(columns)

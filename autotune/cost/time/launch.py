@@ -171,7 +171,7 @@ def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArra
     alone = job.software.wraps_adapters_alone
     left = kernels.kernel_set(job.software, job.model).launches if alone else 0.0
     units = kernels.fsdp_units(job.model, job.method, left)
-    sharded = columns.equals("sharding", "fsdp") & (columns.number("offer.count") > 1)
+    sharded = columns.shared_by("fsdp")
     again = recomputed * (1.0 if job.software.gathers_to_recompute else 0.0)
     return np.where(sharded, units * (2.0 + again), 0.0)
 

@@ -17,6 +17,7 @@ from autotune.catalog.models.hf_config import model_from_config
 from autotune.catalog.models.models import find_model, is_known
 from autotune.domain.errors import InputError
 from autotune.domain.job import Evaluation
+from autotune.domain.units import is_number
 from autotune.evidence.cases import Grade, MeasuredCase, Refused, Skipped
 from autotune.evidence.record.kernels import kernels_of
 from autotune.evidence.record.row import COLUMNS, Row
@@ -165,6 +166,4 @@ def _count(value: object) -> int:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
+    return is_number(value) and math.isfinite(value)

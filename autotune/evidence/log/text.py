@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError, close_matches, did_you_mean
 from autotune.domain.typed.values import MAX_STEPS, shown
-from autotune.domain.units import YEAR_S
+from autotune.domain.units import YEAR_S, is_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def parsed_json(text: str, where: str) -> Any:  # noqa: ANN401 - whatever the fi
 
 def number(value: object, where: str, *, low: float = 0.0, high: float = LONGEST_S) -> float:
     """A finite number within bounds; never a boolean or text. Raises InputError."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         msg = f"{where} is {shown(value)}, and must be a number"
         raise InputError(msg, "the log is damaged, or it is something else")
     try:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from autotune.catalog.files import read_regular
 from autotune.domain.errors import InputError
 from autotune.domain.typed.values import shown
+from autotune.domain.units import is_number
 from autotune.evidence.log.run_log import RunLog, Stretch
 from autotune.evidence.log.text import count, log_text, number, parsed_json
 from autotune.frozen import dataclass
@@ -174,7 +175,7 @@ def rows_of(metrics: Mapping[str, Any]) -> int:
 
 
 def _is_rate(value: Any) -> TypeGuard[float]:  # noqa: ANN401 - parsed JSON
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return is_number(value) and 0 < value < math.inf
 
 
 def _memory(entries: Sequence[dict[str, Any]], where: str) -> dict[MemoryKind, float]:

@@ -30,6 +30,7 @@ import numpy as np
 from optuna.trial import TrialState
 
 from autotune.domain.errors import InputError, unknown
+from autotune.domain.units import is_number
 from autotune.search.posterior.kernel import Observed
 from autotune.search.posterior.repeats import DISTURBED_SD, Run, believed
 from autotune.search.priced import MEMORY
@@ -132,8 +133,7 @@ def checked(measured: Any, priced: Priced, where: str) -> dict[str, float]:  # n
             raise unknown(what, name, known, f"parts: {', '.join(known)}", where)
         if value is None:
             continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not np.isfinite(value) or value < 0:
+        if not is_number(value) or not np.isfinite(value) or value < 0:
             msg = f"{where}: measured {name} is {value!r}; it must be a finite number from 0 on"
             raise InputError(msg, "leave a part out that was not measured")
         found[name] = float(value)

@@ -18,6 +18,7 @@ from autotune.catalog.files import append_synced, write_whole
 from autotune.catalog.locks import LOCK_FILE, NoLocks, hold, is_held, unlocked
 from autotune.domain.errors import InputError
 from autotune.domain.paths import near
+from autotune.domain.units import is_number
 from autotune.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class TrialRecord:
             msg = "not a trial"
             raise ValueError(msg)
         value = data["value"]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is not None and not is_number(value):
             msg = "not a value"
             raise ValueError(msg)
         number, named = data["number"], (data["params"], data.get("constraints", {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.domain.errors import InputError
+from autotune.domain.units import is_number
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.syntax.rewrite import changed_values, flat
 
@@ -45,7 +46,7 @@ def facts_written(
     found: dict[str, Changes] = {}
     for fact, new in wanted.items():
         old = before.get(fact)
-        if not (_is_number(old) and _is_number(new)):
+        if not (is_number(old) and is_number(new)):
             continue
         ways = []
         for key, stated in flat(values).items():
@@ -63,10 +64,6 @@ def facts_written(
         if len(ways) == 1:
             found[fact] = ways[0]
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(stated: object) -> float | None:
