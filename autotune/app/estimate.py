@@ -92,9 +92,9 @@ def estimate(
 
     `fidelity` "trace" reads memory from the installed training code; `full_trace` does so for every
     layer and three steps, through a simulated caching allocator. `trust_remote_code` lets a model's
-    own code run for it. Without a stated config: the
-    trainer's defaults, completed by the locks. claim: a stated speed to check against it. Raises
-    InputError when a locked value is impossible on the offer, or the claim cannot be read.
+    own code run for it. Without a stated config: the trainer's defaults, completed by the locks.
+    claim: a stated speed to check against it. Raises InputError when a locked value is impossible
+    on the offer, or the claim cannot be read.
     """
     offer = job.offers[0]
     config = stated_config(job)
@@ -104,12 +104,11 @@ def estimate(
     calibration = pricing.calibration
     bill = pricing.of([(offer, config)])
     notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
-    notes += [*price_notes(replace(job, offers=(offer,)))]
-    notes += method_notes(job)
-    said = [wheel_note(offer.device, job.software.torch)]
+    notes += [*price_notes(replace(job, offers=(offer,))), *method_notes(job)]
+    unseen = [wheel_note(offer.device, job.software.torch)]
     if "compute" not in calibration.factors:
-        said += [never_measured_note(offer.device), new_program_note(job)]
-    notes += filter(None, said)
+        unseen += [never_measured_note(offer.device), new_program_note(job)]
+    notes += filter(None, unseen)
     tracing = Tracing(bill, trust_remote_code)
     if fidelity == "trace" or full_trace:
         from autotune.trace.client import Tracer
@@ -200,8 +199,7 @@ def _releases(job: Job) -> str:
 
 def _costliest_unsaid(bill: Bill) -> list[str]:
     """Of what nobody said of the run, which would narrow the range most if it were said."""
-    open_ = (x for x in narrowings(bill, 0) if x.fact in {PADDING, *bill.job.unsaid})
-    best = next(open_, None)
+    best = next((x for x in narrowings(bill, 0) if x.fact in {PADDING, *bill.job.unsaid}), None)
     if best is None:
         return []
     ends = f"{format_seconds(best.p10)} to {format_seconds(best.p90)}"

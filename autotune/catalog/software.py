@@ -32,16 +32,9 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 REQUIRED = ("torch", "transformers", "peft", "accelerate")
 OPTIONAL = (
-    "trl",
-    "flash_attn",
-    "bitsandbytes",
-    "liger_kernel",
-    "torchao",
-    "flash_attn_3",
-    "hub_kernels",
-    "flash_linear_attention",
-    "mamba_ssm",
-)
+    "trl", "flash_attn", "bitsandbytes", "liger_kernel", "torchao", "flash_attn_3", "hub_kernels",
+    "flash_linear_attention", "mamba_ssm",
+)  # fmt: skip
 # Optional packages that open levers, and the version that is assumed of one to be installed.
 # Source: newest releases on PyPI, 2026-11-22; flash-attention 3: setup.py of its folder `hopper`.
 INSTALLABLE = {
@@ -53,6 +46,16 @@ INSTALLABLE = {
 
 # These do nothing for models without the layers that they have kernels for.
 OF_MIXERS = ("flash_linear_attention", "mamba_ssm")
+# What a trainer's own file can switch on: fp8; Liger; a loss in tiles that is not its default;
+# states and checkpoints in the host's memory. `own_`: by code of its own, whatever the versions of
+# transformers and TRL. "" is a job that was not read from a trainer's file: it becomes hf or trl.
+_ARGUMENTS = frozenset({"fp8", "liger", "states", "checkpoints"})
+LEVERS_OF = {
+    "": _ARGUMENTS | {"tiles"}, "hf": _ARGUMENTS, "trl": _ARGUMENTS,
+    "axolotl": _ARGUMENTS | {"own_tiles", "own_checkpoints"},
+    "llamafactory": frozenset({"liger", "states"}),
+    "swift": frozenset({"liger", "states"}), "torchtune": frozenset({"own_checkpoints"}),
+}  # fmt: skip
 
 
 def installing(package: str) -> str:

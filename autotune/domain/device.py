@@ -28,6 +28,9 @@ OLD_DAYS = 90  # of a price: those of marketplaces have halved within two quarte
 # Compute capability from which a device has: bf16 from Ampere on; flash attention 2 likewise
 # (flash-attention README: Ampere, Ada, Hopper).
 BF16_CAPABILITY = FLASH_CAPABILITY = 8.0
+HOPPER = 9  # flash-attention 3 README: H100 and H800, and what else has capability 9
+INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
+TRITON_CAPABILITY = 7.0  # Triton's README: NVIDIA GPUs from Volta on
 UNBOUNDED_BYTES = 1e18  # more than any run holds or writes
 FP8_CAPABILITY = 8.9  # torchao float8: Ada, Hopper and later
 

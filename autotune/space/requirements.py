@@ -19,10 +19,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.catalog.software import LIGER_FAMILIES, NO_FLASH, REGIONAL_SINCE, TRL_CHUNKS_FROM
+from autotune.catalog.software import (
+    LEVERS_OF,
+    LIGER_FAMILIES,
+    NO_FLASH,
+    REGIONAL_SINCE,
+    TRL_CHUNKS_FROM,
+)
 from autotune.catalog.text_tokens import TOKENISED_BYTES
 from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAGE
-from autotune.domain.device import FLASH_CAPABILITY
+from autotune.domain.device import FLASH_CAPABILITY, HOPPER, INT8_CAPABILITY, TRITON_CAPABILITY
 from autotune.domain.model import DeltaNet
 from autotune.domain.objective import PAIRED
 from autotune.domain.software import JOINS_ROWS
@@ -35,23 +41,10 @@ if TYPE_CHECKING:
     from autotune.domain.device import Offer
     from autotune.domain.job import Job
 
-HOPPER = 9  # flash-attention 3 README: H100 and H800, and what else has capability 9
 FLASH_HEAD_DIM = 256  # flash-attention 2 README: head dimensions up to 256
-INT8_CAPABILITY = 7.5  # bitsandbytes installation guide: LLM.int8() needs Turing or later
 CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 HALF = frozenset({"fp16", "bf16", "fp8"})  # of activations and of what the trainer casts to
 UNUSED_PREFETCH = 2  # stands for "nothing is prefetched" when there are no workers
-TRITON_CAPABILITY = 7.0  # Triton's README: NVIDIA GPUs from Volta on
-# What a trainer's own file can switch on: fp8; Liger; a loss in tiles that is not its default;
-# states and checkpoints in the host's memory. `own_`: by code of its own, whatever the versions of
-# transformers and TRL. "" is a job that was not read from a trainer's file: it becomes hf or trl.
-_ARGUMENTS = frozenset({"fp8", "liger", "states", "checkpoints"})
-LEVERS_OF = {
-    "": _ARGUMENTS | {"tiles"}, "hf": _ARGUMENTS, "trl": _ARGUMENTS,
-    "axolotl": _ARGUMENTS | {"own_tiles", "own_checkpoints"},
-    "llamafactory": frozenset({"liger", "states"}),
-    "swift": frozenset({"liger", "states"}), "torchtune": frozenset({"own_checkpoints"}),
-}  # fmt: skip
 
 
 def levers_of(job: Job) -> frozenset[str]:
@@ -62,10 +55,8 @@ def levers_of(job: Job) -> frozenset[str]:
 def trainer_has_kernels(job: Job, _offer: Offer, kernels: str) -> bool:
     """Whether the trainer and the installed software have them, and not by default already."""
     levers, software = levers_of(job), job.software
-    if kernels == "none":
-        return True
-    if software.own_model or software.kernels != "eager":
-        return False
+    if kernels == "none" or software.own_model or software.kernels != "eager":
+        return kernels == "none"
     if kernels == "liger":
         return software.liger_kernel is not None and "liger" in levers
     newer = software.trl is not None and software.trl >= TRL_CHUNKS_FROM

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from contract import TrainerContract
 
-from autotune.space.requirements import LEVERS_OF
+from autotune.catalog.software import LEVERS_OF
 from autotune.trainers.registry import TRAINERS
 
 if TYPE_CHECKING:

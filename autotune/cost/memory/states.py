@@ -240,8 +240,7 @@ def other_half(job: Job, columns: Columns) -> BoolArray:
     stored = job.software.base_dtype
     if not stored or job.method.base != "16bit" or not job.software.autocast:
         return np.zeros(columns.rows, bool)
-    several = columns.number("offer.count") > 1
-    cast = (several & columns.equals("sharding", "fsdp", "zero3")) | deepspeed.casts(columns)
+    cast = columns.shared_by("fsdp", "zero3") | deepspeed.casts(columns)
     found: BoolArray = columns.equals("precision", "bf16" if stored == "fp16" else "fp16") & ~cast
     return found
 
@@ -328,8 +327,6 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
     embedding = (
         float(parameters.saved_embedding(job.model, method)) if method.is_lora else size.embedding
     )
-    ddp = columns.shared_by("ddp")
-    fsdp = columns.shared_by("fsdp")
     zero = deepspeed.Transient.of(job, columns, element, trains * trainable)
     whole = np.full(columns.rows, weight_bytes(job, size))
     alone = ~columns.equals("sharding", "fsdp", "zero3")
@@ -348,7 +345,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         weights=(here * whole + second * weight_bytes(job, size)) / sharded + masks,
         adapters=here * adapters,
         gradients=here * gradients,
-        buckets=trains * (np.where(ddp, trained, 0.0) + zero.always),
+        buckets=trains * (np.where(columns.shared_by("ddp"), trained, 0.0) + zero.always),
         optimizer=np.where(states, 0.0, held),
         element=element,
         trainable=trainable,
@@ -356,7 +353,7 @@ def static_bytes(job: Job, columns: Columns, size: Sizes) -> Static:
         gradient_shards=gradient_shards,
         stored=whole,
         gradients_here=here,
-        saved_whole=fsdp * job.software.gathers_to_save * whole,
+        saved_whole=columns.shared_by("fsdp") * job.software.gathers_to_save * whole,
         loaded=columns.shared_by("zero3") * job.software.loads_whole * whole,
         sums=np.where(
             states & deepspeed.runs(columns),
@@ -381,11 +378,7 @@ def update_bytes(job: Job, columns: Columns, static: Static, size: Sizes) -> Flo
 
 
 def _sums(
-    job: Job,
-    columns: Columns,
-    trained: FloatArray,
-    gradients: FloatArray,
-    trainable: FloatArray,
+    job: Job, columns: Columns, trained: FloatArray, gradients: FloatArray, trainable: FloatArray
 ) -> FloatArray:
     """[bytes] of the gradients of earlier micro-steps, where they stay on the device.
 
@@ -399,8 +392,7 @@ def _sums(
     """
     software = job.software
     defers = not software.own_model or software.stack == LITGPT
-    whole = columns.shared_by("fsdp")
     if not defers or software.steps_in_backward or software.syncs_each_batch:
         return gradients
     half = columns.equals("precision", "bf16", "fp16")
-    return np.where(whole, np.where(half, 2.0 * trainable, trained), gradients)
+    return np.where(columns.shared_by("fsdp"), np.where(half, 2.0 * trainable, trained), gradients)

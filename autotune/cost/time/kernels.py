@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.cost import dora
-from autotune.cost.memory.experts import EXPERT, experts_looped
+from autotune.cost.memory.experts import experts_looped
 from autotune.cost.time.dequantisation import (
     packed,
     unpacking_kernels,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from autotune.cost.columns import FloatArray
     from autotune.domain.job import Job, Method
-    from autotune.domain.model import Linear, Model
+    from autotune.domain.model import Model
     from autotune.domain.software import Software
 
 
@@ -297,43 +297,6 @@ EAGER_SCORE_BYTES = Passes(22, 34)
 # tests/cost/memory/test_compiled.py makes; the length: torch._inductor choices.py,
 # should_use_persistent_reduction.
 COMPILED_SCORE_BYTES, REREAD_SCORE_BYTES, HELD_SCORES = Passes(12, 16), Passes(2, 6), 1024.0
-
-
-def fsdp_units(model: Model, method: Method, left: float = 1.0) -> float:
-    """Modules that FSDP wraps one by one: layers, and every adapter matrix.
-
-    left: share of the adapters' visits that is left: none where adapters are sharded with their
-    layer; of a fused kernel set that of its launches: with fused adapters, two A100 under FSDP
-    take half as long at small batches (fms-acceleration).
-    Source: peft `fsdp_auto_wrap_policy` (leaf modules with trainable weights are wrapped alone).
-    """
-    adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
-    return model.num_layers + 1.0 + 2.0 * adapted * left
-
-
-def hooked_modules(model: Model, method: Method, *, looped: bool) -> float:
-    """Modules of all layers that DeepSpeed's third stage hooks: holders, linears, norms, adapters.
-
-    A layer and each of its blocks hold modules; an adapted linear its base and two matrices.
-    looped: experts run one after another, each of linears, and a micro-batch has tokens for all. A
-    block that is declared a leaf is fetched at once, with the same work for every parameter.
-    Source: deepspeed 0.18 runtime/zero/partitioned_param_coordinator.py (fetch_sub_module) and
-    partition_parameters.py (AllGatherCoalescedHandle.wait).
-    """
-    layers = sum(
-        x.num_layers * (1 + x.blocks + sum(_hooked(one, looped=looped) for one in x.linears))
-        + x.num_layers * x.norms_per_layer
-        for x in model.layers
-    )
-    adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
-    return layers + 3.0 * adapted
-
-
-def _hooked(linear: Linear, *, looped: bool) -> float:
-    """Modules that are the matrices of this shape in one layer."""
-    if linear.part != EXPERT:
-        return linear.active
-    return float(linear.count) if looped else 1.0
 
 
 # An adapter's kernels are issued by few lines of Python, a layer's through many modules: two more

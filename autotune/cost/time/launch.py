@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.cost.batches import unchanging_lengths, waited_length
-from autotune.cost.memory.experts import experts_looped
+from autotune.cost.memory.experts import EXPERT, experts_looped
 from autotune.cost.time import kernels
 from autotune.cost.time.attention import mixer_kernels, waits_for_lengths
 from autotune.cost.time.efficiency import distinct_devices
@@ -40,8 +40,8 @@ from autotune.domain.config import FLASH
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
     from autotune.domain.device import Device
-    from autotune.domain.job import Job
-    from autotune.domain.model import Model
+    from autotune.domain.job import Job, Method
+    from autotune.domain.model import Linear, Model
 
 # Speed of the host against the servers around A100 that the constants were fitted on. Assumptions.
 BASE_YEAR, YEARLY_GAIN = 2020, 0.03
@@ -170,7 +170,7 @@ def fsdp_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArra
     """[rows] times that a wrapped module is gathered and freed in a micro-step."""
     alone = job.software.wraps_adapters_alone
     left = kernels.kernel_set(job.software, job.model).launches if alone else 0.0
-    units = kernels.fsdp_units(job.model, job.method, left)
+    units = fsdp_units(job.model, job.method, left)
     sharded = columns.shared_by("fsdp")
     again = recomputed * (1.0 if job.software.gathers_to_recompute else 0.0)
     return np.where(sharded, units * (2.0 + again), 0.0)
@@ -184,7 +184,7 @@ def hook_visits(job: Job, columns: Columns, recomputed: FloatArray) -> FloatArra
     Source: deepspeed runtime/zero/parameter_offload.py, `_register_hooks_recursively`.
     """
     looped = experts_looped(job)
-    modules = kernels.hooked_modules(job.model, job.method, looped=looped)
+    modules = hooked_modules(job.model, job.method, looped=looped)
     sharded = columns.equals("sharding", "zero3")
     return np.where(sharded, modules * (2.0 + recomputed), 0.0)
 
@@ -239,3 +239,40 @@ def distinct_products(job: Job, *, backward: bool) -> float:
     ahead = len(base) + len(adapters)
     trained = len(adapters) if job.method.is_lora else len(base)
     return float(2 * ahead + trained if backward else ahead)
+
+
+def fsdp_units(model: Model, method: Method, left: float = 1.0) -> float:
+    """Modules that FSDP wraps one by one: layers, and every adapter matrix.
+
+    left: share of the adapters' visits that is left: none where adapters are sharded with their
+    layer; of a fused kernel set that of its launches: with fused adapters, two A100 under FSDP
+    take half as long at small batches (fms-acceleration).
+    Source: peft `fsdp_auto_wrap_policy` (leaf modules with trainable weights are wrapped alone).
+    """
+    adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
+    return model.num_layers + 1.0 + 2.0 * adapted * left
+
+
+def hooked_modules(model: Model, method: Method, *, looped: bool) -> float:
+    """Modules of all layers that DeepSpeed's third stage hooks: holders, linears, norms, adapters.
+
+    A layer and each of its blocks hold modules; an adapted linear its base and two matrices.
+    looped: experts run one after another, each of linears, and a micro-batch has tokens for all. A
+    block that is declared a leaf is fetched at once, with the same work for every parameter.
+    Source: deepspeed 0.18 runtime/zero/partitioned_param_coordinator.py (fetch_sub_module) and
+    partition_parameters.py (AllGatherCoalescedHandle.wait).
+    """
+    layers = sum(
+        x.num_layers * (1 + x.blocks + sum(_hooked(one, looped=looped) for one in x.linears))
+        + x.num_layers * x.norms_per_layer
+        for x in model.layers
+    )
+    adapted = sum(p.matrices * p.adapted / p.active for p in products(model, method))
+    return layers + 3.0 * adapted
+
+
+def _hooked(linear: Linear, *, looped: bool) -> float:
+    """Modules that are the matrices of this shape in one layer."""
+    if linear.part != EXPERT:
+        return linear.active
+    return float(linear.count) if looped else 1.0
