@@ -13,7 +13,7 @@ from autotune.app.whatif.moved import uncounted_notes
 from autotune.app.whatif.relaxations import relaxations, relaxations_of
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.unknown_lengths import on_short_rows
-from autotune.catalog.devices import wheel_note
+from autotune.catalog.device_notes import device_notes
 from autotune.claims import job_contradictions
 from autotune.claims.feasibility import check_claim
 from autotune.cost.memory.component import open_facts
@@ -105,10 +105,9 @@ def estimate(
     bill = pricing.of([(offer, config)])
     notes = [*_moved_note(job, config), *uncounted_notes(job), *doubts, *pricing.warnings]
     notes += [*price_notes(replace(job, offers=(offer,))), *method_notes(job)]
-    unseen = [wheel_note(offer.device, job.software.torch)]
+    notes += device_notes(offer, job.software.torch)
     if "compute" not in calibration.factors:
-        unseen += [never_measured_note(offer.device), new_program_note(job)]
-    notes += filter(None, unseen)
+        notes += filter(None, (never_measured_note(offer.device), new_program_note(job)))
     tracing = Tracing(bill, trust_remote_code)
     if fidelity == "trace" or full_trace:
         from autotune.trace.client import Tracer

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.catalog.local import (
     ASSUMED_CHECKPOINT_WRITE_BYTES_PER_S,
@@ -24,7 +24,6 @@ from autotune.catalog.local import (
     local_host,
 )
 from autotune.catalog.tables import DATA, CatalogDataError, names, number, read_rows
-from autotune.domain.answer.recommendation import Decisive
 from autotune.domain.device import BF16_CAPABILITY, Device, Host
 from autotune.domain.errors import InputError, unknown
 from autotune.domain.units import GIB, MB, MIB
@@ -40,7 +39,7 @@ __all__ = [
     "identify",
     "load_devices",
     "local_host",
-    "wheel_note",
+    "of_ram",
 ]
 
 HOW_TO_ADD = (
@@ -57,11 +56,8 @@ SWITCHED_LINK_FORMS = ("sxm", "superchip", "oam")  # a fast link without buying 
 # 81559 MiB of 80 GiB on H100 (0.9956). AMD and Apple report all of it.
 NVIDIA_VISIBLE_SHARE = 0.9956
 
-# Releases of torch whose wheel on the package index has no kernels for chips below a compute
-# capability; the build for CUDA 12.6 has them. Source: pytorch RELEASE.md, "CUDA Support Matrix":
-# Maxwell and Pascal left the builds for CUDA 12.8 and later in 2.8, Volta in 2.11 (issue 172352).
-LEFT_BEHIND = ((7.0, (2, 8)), (7.5, (2, 11)))
-OLD_CHIPS_BUILD = "https://download.pytorch.org/whl/cu126"
+METAL_SHARE = 0.75  # of unified memory, that Metal recommends using
+_APPLES = re.compile(r"(?:apple|mac|mps|metal)[a-z0-9]*|m[1-9](?:pro|max|ultra)?")
 
 # Share of the dense peak that the best matrix product reaches, where this board was not measured.
 # Source: classes of the measurements in achievable.csv (SXM 0.75-0.87, boards of 75 W or 350 W
@@ -188,7 +184,7 @@ def _memory(row: Mapping[str, str]) -> tuple[float, float]:
     share = NVIDIA_VISIBLE_SHARE if row["vendor"] == "nvidia" else 1.0
     driver = number(row, "memory_driver_mib", 0.0) * MIB or advertised * share
     if row["vendor"] == "apple":
-        return driver, 0.75 * driver  # what Metal recommends using of unified memory
+        return driver, METAL_SHARE * driver
     gib = advertised / GIB
     small, middle = 24, 64
     missing = 0.03 if gib <= small else 0.02 if gib <= middle else 0.008
@@ -284,6 +280,11 @@ def find_device(text: str) -> Device:
         known = list(devices) + [
             alias for device in devices.values() for alias in device.aliases if " " not in alias
         ]
+        if _APPLES.fullmatch(_plain(text)):
+            own = [name for name, device in devices.items() if device.vendor == "apple"]
+            msg = f'"{text[:80]}" is not in the table of devices, which has {", ".join(own)}'
+            raise InputError(msg, f"take the nearest, as yours: --gpu {own[0]}@0USD/h --set "
+                             "host.ram=36GB")  # fmt: skip
         raise unknown(kind="device", value=text, known=known, hint=HOW_TO_ADD)
     return found
 
@@ -303,20 +304,6 @@ def find_machine(text: str, count: int, storage: str = "local") -> tuple[Device,
     """
     device = cpu_device() if text.casefold() == "cpu" else find_device(text)
     return device, default_host(count, device, storage)
-
-
-def wheel_note(device: Device, torch: tuple[int, ...]) -> str | None:
-    """What to say where the torch that pip installs does not run on a device; None elsewhere."""
-    capability = device.compute_capability
-    if device.vendor != "nvidia" or not any(
-        capability < first and torch >= release for first, release in LEFT_BEHIND
-    ):
-        return None
-    version = ".".join(map(str, torch[:2]))
-    return Decisive(
-        f"install torch for CUDA 12.6 on {device.name}: torch {version} as pip installs it has no "
-        f"kernels for compute capability {capability} (--index-url {OLD_CHIPS_BUILD})"
-    )
 
 
 def default_host(offer_count: int, device: Device, storage: str = "local") -> Host:
@@ -343,6 +330,12 @@ def default_host(offer_count: int, device: Device, storage: str = "local") -> Ho
     )
 
 
+def of_ram(device: Device, ram_bytes: float) -> Device:
+    """An Apple chip in a machine with so much memory, which processor and GPU share."""
+    usable = METAL_SHARE * ram_bytes
+    return replace(device, memory_driver_bytes=ram_bytes, memory_torch_bytes=usable)
+
+
 def identify(driver_name: str, reported_bytes: float) -> Device | None:
     """The catalogue's device for what a driver reports, or None.
 
@@ -356,11 +349,7 @@ def identify(driver_name: str, reported_bytes: float) -> Device | None:
         if wanted not in {_plain(alias) for alias in device.aliases if alias != device.name}:
             continue
         if device.vendor == "apple" and reported_bytes > 0:
-            memory: dict[str, Any] = {
-                "memory_driver_bytes": reported_bytes,
-                "memory_torch_bytes": 0.75 * reported_bytes,
-            }
-            return replace(device, **memory)
+            return of_ram(device, reported_bytes)
         totals = (device.memory_driver_bytes, device.memory_torch_bytes)
         gap = min(abs(reported_bytes - total) / total for total in totals)
         if gap <= SAME_MEMORY and (best is None or gap < best[0]):

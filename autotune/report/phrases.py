@@ -131,6 +131,11 @@ def knob_text(value: object) -> str:
     return format_count(value) if isinstance(value, int) else str(value)
 
 
+def switched(value: object) -> str:
+    """A value of a knob; off or on where Trainer has a switch."""
+    return {"none": "off", "full": "on"}.get(str(value), knob_text(value))
+
+
 def compile_phrase(config: Mapping[str, object]) -> str:
     """torch.compile with its mode, where it is not the plain one."""
     mode = config["compile"]

@@ -12,7 +12,6 @@ from autotune.catalog.devices import (
     identify,
     load_devices,
     local_host,
-    wheel_note,
 )
 from autotune.catalog.tables import DATA, CatalogDataError, number, read_rows
 from autotune.domain.errors import InputError
@@ -252,23 +251,3 @@ def test_a_row_that_claims_bf16_before_ampere_is_broken(monkeypatch: pytest.Monk
     monkeypatch.setattr("autotune.catalog.devices.read_rows", rows)
     with pytest.raises(CatalogDataError, match=r"bf16 rate of t4 .* 7\.5"):
         load_devices.__wrapped__()
-
-
-@pytest.mark.parametrize(
-    ("device", "torch", "told"),
-    [
-        ("p100", (2, 7, 1), False),
-        ("p100", (2, 8, 0), True),
-        ("v100", (2, 10, 0), False),
-        ("v100", (2, 13, 0), True),
-        ("t4", (2, 13, 0), False),
-        ("mi300x", (2, 13, 0), False),
-        ("cpu", (2, 13, 0), False),
-    ],
-)
-def test_a_chip_that_the_wheel_of_torch_leaves_out_is_told(
-    device: str, torch: tuple[int, ...], *, told: bool
-) -> None:
-    note = wheel_note(find_device(device), torch)
-    assert (note is not None) == told
-    assert not told or (note and "cu126" in note and find_device(device).name in note)

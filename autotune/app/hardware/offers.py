@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.catalog.devices import of_ram
 from autotune.catalog.networks import HOW_TO_NAME, find_network
 from autotune.catalog.prices.instances import find_instance
 from autotune.catalog.prices.prices import age_days, price_for, price_of_instance, sold_counts
@@ -74,6 +75,8 @@ def offer_of(
     if instance is not None:
         host = _host_of(instance, host, label, assumed)
     host = _host(section.host, host, device, label, assumed)
+    if device.vendor == "apple" and section.host and section.host.ram is not None:
+        device = of_ram(device, host.ram_bytes)
     name = section.instance or ""
     network = _network(section, device, label, assumed)
     offer = Offer(

@@ -68,7 +68,7 @@ def as_stated(section: MethodSection, text: str, model: Model, assumed: list[Ass
     return replace(find_model(model.plain_name), shape_of=model.shape_of)
 
 
-def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
+def _narrow_states(model: Model, *, zero_too: bool, alone: bool) -> str:
     """What full fine-tuning of 16-bit weights trains in, and what fp32 would take.
 
     Source: derived: 4 bytes for weight, gradient and each of AdamW's moments instead of 2.
@@ -78,10 +78,10 @@ def _narrow_states(model: Model, *, zero_too: bool = False) -> str:
         "; DeepSpeed keeps fp32 masters and moments either way, and FSDP does so beside bf16: true,"
         " which no script of autotune's sets there"
     )
-    under = "" if zero_too else under
+    over = "" if alone else f" over all devices{'' if zero_too else under}"
     return (
         "weights, gradients and Adam's moments: the trainer's default with 16-bit weights; in fp32"
-        f" (method.base: 32bit) they take {more} more over all devices{under}"
+        f" (method.base: 32bit) they take {more} more{over}"
     )
 
 
@@ -110,10 +110,13 @@ def method_of(
     assumed: list[Assumption],
     zero: ZeroSettings | None = None,
     wide: str = "",
+    *,
+    alone: bool = False,
 ) -> Method:
     """How to train; for LoRA also which modules carry adapters.
 
-    `wide` says why nothing but fp32 weights can train, and is empty where others can.
+    `wide` says why nothing but fp32 weights can train, and is empty where others can. alone: all
+    machines have one device, where nothing is sharded.
     """
     if "kind" not in section.model_fields_set:
         why = "not stated; how most models are fine-tuned"
@@ -123,7 +126,8 @@ def method_of(
         if base == "16bit":
             narrow = zero is not None and zero.master_bytes < ZeroSettings().master_bytes
             states = f"bf16, {'as DeepSpeed keeps masters too' if narrow else MASTERS}"
-            why = _narrow_states(model, zero_too=narrow)
+            states = "bf16 weights and moments" if alone else states
+            why = _narrow_states(model, zero_too=narrow, alone=alone)
             assumed.append(Assumption("method.states", states, why))
         return Method("full", base)
     rank = section.rank

@@ -126,7 +126,9 @@ def resolve(jobfile: JobFile, base_dir: Path | str, *, measured: bool = True) ->
         if jobfile.method.base
         else fp32_needed(jobfile, model, [device for _, (device, _) in machines])
     )
-    method = method_of(jobfile.method, model, assumed, zero, wide)
+    method = method_of(
+        jobfile.method, model, assumed, zero, wide, alone=all(own.count == 1 for own in offers)
+    )
     data = data_of(jobfile, model, folder, assumed)
     epochs, steps, batch = training_of(jobfile, data.rows, assumed)
     evaluation = evaluation_of(jobfile, data.held_out, terms)

@@ -20,7 +20,7 @@ from autotune.app.whatif.relaxations import relaxations
 from autotune.app.whatif.sensitivities import sensitivities
 from autotune.app.whatif.shortfall import shortfall_of
 from autotune.app.whatif.waterfall import State, knobs_edit
-from autotune.catalog.devices import wheel_note
+from autotune.catalog.device_notes import device_notes
 from autotune.cost.spread.variance import (
     narrowest_input,
     narrowings,
@@ -303,14 +303,10 @@ def _keeping(
 
 
 def _unseen(bill: Bill, best: Estimated) -> list[str]:
-    """What to say when torch is not built for the pick's device, or no step was measured on it.
-
-    Of its program as well.
-    """
-    device = best.offer.device
-    notes = [wheel_note(device, bill.job.software.torch)]
+    """What to know of the pick's device, and that no measured step speaks of it or the program."""
+    notes: list[str | None] = [*device_notes(best.offer, bill.job.software.torch)]
     if bill.basis == "modelled":
-        notes += [never_measured_note(device), new_program_note(bill.job)]
+        notes += [never_measured_note(best.offer.device), new_program_note(bill.job)]
     return [note for note in notes if note]
 
 

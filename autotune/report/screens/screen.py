@@ -20,12 +20,12 @@ from autotune.report.phrases import (
     OFFLOAD,
     SHARDING,
     intervals,
-    knob_text,
     mode_words,
     offer_name,
     price_history,
     price_phrase,
     rests_on,
+    switched,
 )
 
 if TYPE_CHECKING:
@@ -194,11 +194,6 @@ def within(words: Sequence[str], length: int) -> str:
         shown -= 1
     more = f" +{len(words) - shown} more" if shown < len(words) else ""
     return ", ".join(words[:shown]) + more
-
-
-def switched(value: object) -> str:
-    """A value of a knob; off or on where Trainer has a switch."""
-    return {"none": "off", "full": "on"}.get(str(value), knob_text(value))
 
 
 def machine_phrase(row: Row) -> str:

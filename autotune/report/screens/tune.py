@@ -22,6 +22,7 @@ from autotune.report.phrases import (
     price_marks,
     saved_phrase,
     sentence,
+    switched,
 )
 from autotune.report.screens.infeasible import (
     nothing_fits_sections,
@@ -46,7 +47,6 @@ from autotune.report.screens.screen import (
     settings_phrase,
     shortened,
     shows,
-    switched,
 )
 from autotune.report.sections.answer import limit_blocks, takes_phrase
 from autotune.report.sections.how_to_run import OWN, to_probe, to_train, to_verify
@@ -63,11 +63,12 @@ from autotune.report.sections.what_ifs import OPENINGS, opening_words
 from autotune.report.ties import tie_phrase, tiebreak_phrase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.report.layout.blocks import Block, Tone
     from autotune.report.schema import EstimatePayload, RecommendationPayload, Row
 
+DISK = "checkpoint_write"  # the key of a host by which saves are priced
 NAME, LABEL = 48, 44  # [characters] of a job's name; of an alternative's label
 WHOLE_LABEL = 72  # of a label that may take two lines
 OTHERS = 5  # machines beside those in the table that are named
@@ -177,14 +178,29 @@ def _beside_today(payload: RecommendationPayload, best: Row, tight: int) -> Sect
         changed = difference_words(best.config, today.config, 2 * WHOLE_LABEL)
         around = [each for each in payload.waterfall or () if "." in each.change]  # keys of a job
         words = [changed] * (changed != NO_CHANGE or not around)
+        saves = intervals(best.config, today.config)
+        words += [saves.partition(", ")[0]] * (bool(saves) and saves != changed)
         words += [f"{each.change} {each.to}" for each in around]
         return Section("", (Paragraph(f"Changed from today: {', '.join(words)}. {NO_SAVING}"),))
     most, whole = fewer(CHANGES, tight, 4, 6), shows(tight, until=3)
-    rows = largest_moves(payload.waterfall or (), today, most, change_words, every=whole)
+    rows = largest_moves(payload.waterfall or (), today, most, _named(payload, best), every=whole)
     blocks: list[Block] = [table(rows, "", ">", ">")] if rows else []
     risk = f"; it {VERDICT[today.verdict]}" if today.verdict == "at_risk" else ""
     title = f"Compared with today ({_figures(today)}{risk}): {_saved(today, best)}"
     return Section(title, tuple(blocks)) if blocks else Section("", (Paragraph(title),))
+
+
+def _named(payload: RecommendationPayload, best: Row) -> Callable[[str], str]:
+    """Names of changes; of fewer saves that what they are worth rests on an assumed disk."""
+    own = f"({best.device})", f" {best.device})"
+    hosts = (item.value for item in payload.assumed if item.key.removesuffix(".host").endswith(own))
+    assumed = any(f"{DISK} " in value for value in hosts)
+
+    def named(key: str) -> str:
+        mark = f" (host.{DISK} assumed)" if assumed and key == "checkpoint_every_steps" else ""
+        return change_words(key) + mark
+
+    return named
 
 
 def _saved(today: Row, best: Row) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autotune.domain.config import CLOSED_FORMS, KNOBS, TRAINER_NAMES
 from autotune.domain.units import format_bytes, format_seconds, format_usd
 from autotune.report.layout.blocks import Bullets, Section, section, table
-from autotune.report.phrases import NO_CHANGE, differences, signed
+from autotune.report.phrases import NO_CHANGE, differences, signed, switched
 from autotune.report.sections.unknown_lengths import AT_MAXIMUM, lengths_open
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ TIE = 0.01  # of a figure: less is no saving
 WORTH = 0.02  # of the pick's time: a gain that is worth a line of the first screen
 LARGE = 0.5  # of the pick's time: rows of any length take less by about as much
 WORTH_USD, WORTH_S = 0.01, 60.0  # and at least one of these
+WEIGHTY = ("activation_checkpointing", "sharding")  # what moves with it, and may be most of a gain
 FOLLOW = frozenset({*CLOSED_FORMS, "num_dataloader_workers"})  # of the rest: not worth a word
 
 
@@ -54,7 +55,7 @@ def opening_words(payload: RecommendationPayload, most: int) -> str:
         worth = [each for each in worth if (each.saved_s or 0.0) >= LARGE * before_s]
     of_knob = {each.knob: each for each in reversed(worth)}
     first = [of_knob[knob] for knob in dict.fromkeys(each.knob for each in worth)][:most]
-    told = [_opening(each, before_s) for each in first]
+    told = [_opening(each, best) for each in first]
     text = f"You could save more with {'; '.join(told)}." if told else ""
     if not lengths_open(payload.job):
         return text
@@ -85,11 +86,17 @@ def _is_worth_a_line(each: Sensitivity, before_s: float) -> bool:
     return saved_s >= WORTH * before_s and (saved_s >= WORTH_S or saved_usd >= WORTH_USD)
 
 
-def _opening(each: Sensitivity, before_s: float) -> str:
-    after_s = each.duration_s or 0.0
+def _opening(each: Sensitivity, pick: Row) -> str:
+    after_s, before_s = each.duration_s or 0.0, pick.duration_s.p50
     value = f" ({each.value})" if each.value not in {"on", "off"} else ""
     words = f"`{each.opens}`{value if '=' not in each.opens else ''}: "
     words += f"{format_seconds(after_s)} instead of {format_seconds(before_s)} ({effect(each)}"
+    beside = [
+        f"{TRAINER_NAMES.get(knob, knob)} {switched(each.config[knob])}"
+        for knob in WEIGHTY
+        if each.config and knob != each.knob and each.config[knob] != pick.config[knob]
+    ]
+    words += f"; with {' and '.join(beside)}" if beside else ""
     return f"{words}, unmeasured)" if each.unmeasured else f"{words})"
 
 

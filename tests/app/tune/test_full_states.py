@@ -32,12 +32,16 @@ def test_full_fine_tuning_says_what_its_states_are_in_and_what_fp32_would_take(
 ) -> None:
     job = load_job(path_of(tmp_path))
     said = next(item for item in job.assumed if item.key == "method.states")
-    assert said.value == "bf16, fp32 masters under DeepSpeed"
+    assert said.value == "bf16 weights and moments"
+    assert "DeepSpeed" not in said.why
     assert format_bytes(8.0 * parameter_count(job.model)) in said.why
     stated = load_job(path_of(tmp_path), set_values={"method.base": "16bit"})
     assert said in stated.assumed
     wide = load_job(path_of(tmp_path), set_values={"method.base": "32bit"})
     assert "method.states" not in {item.key for item in wide.assumed}
+    several = load_job(path_of(tmp_path), gpus=("h100-sxm:2@4USD/h",))
+    shared = next(item for item in several.assumed if item.key == "method.states")
+    assert shared.value == "bf16, fp32 masters under DeepSpeed"
 
 
 def test_fp32_weights_and_states_are_priced_beside_the_answer(tmp_path: Path) -> None:

@@ -291,3 +291,22 @@ def test_what_saves_neither_time_nor_money_nor_memory_has_no_row(tmp_path: Path)
         assert (f"  {each.opens} " in rows) is saves, each.opens
         assert (each.opens in rest) is not saves, each.opens
     assert idle
+
+
+def test_a_gain_that_another_setting_makes_names_that_setting(tmp_path: Path) -> None:
+    """16-bit adapters made room to switch checkpointing off, and were said to take a third less."""
+    path = written(
+        tmp_path,
+        "lengths: {mean: 500}",
+        "rtx-4090",
+        "{flash_attn: null}",
+        "mistralai/Mistral-7B-v0.3",
+    )
+    path.write_text(path.read_text().replace("kind: lora", "kind: qlora").replace("2048", "1024"))
+    path.write_text(path.read_text().replace("epochs: 1", "epochs: 1, objective: orpo"))
+    answer = answered(path)
+    assert answer.best.config.activation_checkpointing == "full"
+    found = next(each for each in answer.sensitivities if each.opens == "--allow adapter_dtype")
+    assert found.config["activation_checkpointing"] == "none"
+    text = " ".join(opening_words(recommendation_payload(answer), 2).split())
+    assert "(adapters in 16 bits; with gradient_checkpointing off)" in text
