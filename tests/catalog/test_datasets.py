@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from statistics import NormalDist
+
 import pytest
 
 from autotune.catalog.datasets import (
@@ -9,6 +13,7 @@ from autotune.catalog.datasets import (
     published,
     published_datasets,
     published_names,
+    row_counts,
 )
 
 
@@ -68,3 +73,45 @@ def test_several_names_are_known_only_where_each_is() -> None:
     assert published_names("") == ()
     assert published("nobody/nothing", 32_000) is None
     assert published(SHORT_ROWS, 1) is not None
+
+
+MOMENTS = re.compile(r"mean ([\d.]+)±([\d.]+)")
+
+
+def curve(mean: float, deviation: float) -> tuple[float, float]:
+    """Its p50 and p95 [tokens], where lengths are log-normal."""
+    sigma = math.sqrt(math.log1p((deviation / mean) ** 2))
+    half = mean * math.exp(-(sigma**2) / 2)
+    return half, half * math.exp(sigma * NormalDist().inv_cdf(0.95))
+
+
+def test_percentiles_of_a_mean_and_a_deviation_are_those_of_their_curve() -> None:
+    """Where nothing more is published."""
+    found = {each.name: (each, MOMENTS.search(each.source)) for each in published_datasets()}
+    derived = [(each, match) for each, match in found.values() if match]
+    assert len(derived) == 6
+    for each, match in derived:
+        mean, deviation = (float(text) for text in match.groups())
+        assert each.mean == mean
+        assert (each.p50, each.p95) == pytest.approx(curve(mean, deviation), abs=0.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "deviation"),
+    [("HuggingFaceH4/CodeAlpaca_20K", 99.3, 57.6), ("alpaca_en_demo", 167.6, 123.9)],
+)
+def test_that_curve_gives_the_percentiles_of_rows_that_were_counted(
+    name: str, mean: float, deviation: float
+) -> None:
+    """modelscope/ms-swift @3602360 states both of CodeAlpaca and of Alpaca's answers by GPT-4."""
+    counted = published(name, 151_936)
+    assert curve(mean, deviation) == pytest.approx((counted.p50, counted.p95), rel=0.12)
+
+
+def test_rows_of_both_tables_agree() -> None:
+    """A training split has one number of rows."""
+    lengths = {each.name: each.rows for each in published_datasets()}
+    both = [each for each in row_counts() if each.name in lengths and each.split != "train_gen"]
+    assert len(both) == 7
+    for each in both:
+        assert each.rows == lengths[each.name], each.name

@@ -75,6 +75,8 @@ rows = loaded["train"]
         ('rows = load_dataset("tatsu-lab/alpaca", split="train[:500]")', 500),
         ('rows = load_dataset("wikitext", "wikitext-2-raw-v1")["train"]', 36718),
         ('rows = load_dataset("HuggingFaceH4/ultrachat_200k", split="train_sft")', 207865),
+        ('rows = load_dataset("open-r1/OpenR1-Math-220k", split="train")', 93733),
+        ('rows = load_dataset("cnn_dailymail", "3.0.0", split="train")', 287113),
     ],
 )
 def test_rows_that_a_script_names_are_counted(tmp_path: Path, lines: str, rows: int) -> None:
@@ -98,6 +100,7 @@ def test_rows_that_a_script_names_are_counted(tmp_path: Path, lines: str, rows: 
         f'rows = {FILE}\nmore = load_dataset("tatsu-lab/alpaca", split="train")',
         'rows = load_dataset("HuggingFaceH4/ultrachat_200k", split="train")',
         'rows = load_dataset("wikitext", split="train")',
+        'rows = load_dataset("open-r1/OpenR1-Math-220k", "extended", split="train")',
         'rows = load_dataset("org/unknown", split="train")',
         'rows = load_dataset("tatsu-lab/alpaca")',
         'rows = load_dataset("tatsu-lab/alpaca", split="train[100:200]")',

@@ -75,20 +75,20 @@ def test_an_unknown_data_set_is_refused_with_those_that_are_known(tmp_path: Path
 
 
 def test_rows_alone_may_be_published(tmp_path: Path) -> None:
-    job = one_line(data__dataset=str(tmp_path / "databricks" / "databricks-dolly-15k"))
-    assert (job.rows, job.lengths.known, job.dataset_path) == (15_011, False, None)
+    job = one_line(data__dataset=str(tmp_path / "knkarthick" / "dialogsum"))
+    assert (job.rows, job.lengths.known, job.dataset_path) == (12_460, False, None)
     (note,) = told(job, "data.rows")
-    assert note.startswith("15011 (train as published, 2023-04 (printed as loaded")
-    stated = one_line(data__dataset=str(tmp_path / "databricks" / "databricks-dolly-15k"),
+    assert note.startswith("12460 (train as published, 2022-06 (printed as loaded")
+    stated = one_line(data__dataset=str(tmp_path / "knkarthick" / "dialogsum"),
                       data__rows=100)  # fmt: skip
     assert stated.rows == 100
     assert not told(stated, "data.rows")
 
 
 def test_a_data_set_of_several_splits_is_refused_with_the_rows_of_each(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"train_sft of 207,865 rows, train_gen of") as caught:
-        one_line(data__dataset=str(tmp_path / "HuggingFaceH4" / "ultrachat_200k"))
-    assert "--rows 207865" in str(caught.value.hint)
+    with pytest.raises(InputError, match=r"train_prefs of 61,135 rows, train_sft") as caught:
+        one_line(data__dataset=str(tmp_path / "HuggingFaceH4" / "ultrafeedback_binarized"))
+    assert "--rows 61135" in str(caught.value.hint)
 
 
 def test_a_short_name_of_a_data_set_is_asked_about(tmp_path: Path) -> None:
