@@ -26,9 +26,11 @@ import numpy as np
 
 from autotune.cost import deepspeed, whole_modules
 from autotune.cost.batches import longest_length
+from autotune.cost.memory.modelling_code import unsloths
 from autotune.cost.memory.states import sizes, weight_bytes
 from autotune.cost.parameters import parameter_count, trainable_parameters
 from autotune.domain.config import OFFLOADED_STATES
+from autotune.domain.units import MIB
 
 if TYPE_CHECKING:
     from autotune.cost.columns import BoolArray, Columns, FloatArray
@@ -48,6 +50,11 @@ STATE_BYTES, STATE_BUFFERS, SHARD_BUFFERS, PINNED = 16.0, 1.5, 3.0, 2.0
 # Log sds, assumptions: of a device's memory, which nobody published beside its parts, and of the
 # seconds of transfers and of the processor. One pair (7B in full by ZeRO-2 and offload on one card
 # and on eight) is a factor two off on eight.
+# Unsloth's checkpoints: inputs of layers of more than 2 MiB go to pinned memory on a stream of
+# their own, but the last layer's; one buffer on the device takes them back. Source: unsloth_zoo
+# gradient_checkpointing.py (ce232d6c of August 2026), UnslothCheckpointFunction and MINIMUM_SIZE;
+# unsloth models/_utils.py, Unsloth_Offloaded_Gradient_Checkpointer, of April 2024.
+UNSLOTH_OFFLOADS_FROM, UNSLOTH_STAYS, UNSLOTH_LEAST = "2024-04", 2.0, 2.0 * MIB
 MEMORY_SD = {"none": 0.0, "optimizer": 0.10, "all": 0.15, "activations": 0.05}
 TIME_SD = 0.5
 
@@ -75,7 +82,11 @@ def memory_sd(columns: Columns) -> FloatArray:
 def kept_share(job: Job, columns: Columns) -> FloatArray:
     """[rows] of what checkpointed layers keep, the share that stays on the device."""
     stashed = min(STASHED / job.model.num_layers, 1.0)
-    return np.where(checkpoints_away(columns), stashed, 1.0)
+    staying = min(UNSLOTH_STAYS / job.model.num_layers, 1.0)
+    tokens = columns.sequences(job) * longest_length(job, columns)
+    wide = 2.0 * job.model.hidden_size * tokens > UNSLOTH_LEAST
+    own = unsloths(job) & (job.software.as_of >= UNSLOTH_OFFLOADS_FROM) & wide
+    return np.where(checkpoints_away(columns), stashed, np.where(own, staying, 1.0))
 
 
 def checkpoint_bytes(job: Job, columns: Columns) -> FloatArray:

@@ -93,7 +93,7 @@ class Unsloth(Trainer):
             recompute = schema_of("unsloth").default("use_gradient_checkpointing")
         if recompute is not False:
             parsed.knobs["activation_checkpointing"] = "full"
-            why = "Unsloth recomputes with its own code; counted as plain checkpointing"
+            why = "Unsloth recomputes with its own code, from layer inputs in the host's memory"
             parsed.keep("activation_checkpointing", "use_gradient_checkpointing", recompute, why)
         read_held_out(keys, parsed, *HELD_OUT)
         read_shared(keys, parsed)

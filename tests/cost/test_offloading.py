@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from autotune.catalog.software import find_software
+from autotune.cost.columns import Component, tabulate
 from autotune.cost.memory import component as memory
 from autotune.cost.model import CostModel
-from autotune.cost.offloading import MOST_CORES, PCIE_SHARE, UPDATED_PER_CORE_S
+from autotune.cost.offloading import MOST_CORES, PCIE_SHARE, UPDATED_PER_CORE_S, kept_share
 from autotune.domain.candidates import Candidates
 
 LLAMA = "meta-llama/Llama-3.1-8B"
+A100 = "a100-sxm4-80gb"
 
 
 def bill_of(job: Any, *pairs: Any) -> Any:
@@ -149,3 +152,37 @@ def test_without_offloading_a_bill_does_not_know_the_host(lab: Any) -> None:
     bill = bill_of(job, (few, config), (many, config))
     assert bill.at("collectives", "per_step_s", 0) == bill.at("collectives", "per_step_s", 1)
     assert bill.at("memory", "host_bytes", 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("length", "as_of", "stays"),
+    [
+        (16384, "2025-09", 2.0),  # the last layer's, and a buffer
+        (16384, "2024-03", 32.0),  # before Unsloth had it
+        (128, "2025-09", 32.0),  # inputs of 1 MiB, which are left where they are
+    ],
+)
+def test_unsloth_keeps_inputs_of_layers_in_the_host_s_memory(
+    lab: Any, length: int, as_of: str, stays: float
+) -> None:
+    job = lab.job(LLAMA, lab.lora(base="nf4"), length)
+    own = replace(job, software=replace(find_software({"kernels": "unsloth"}), as_of=as_of))
+    pair = (lab.offer(A100, 1), lab.config(1, 1, activation_checkpointing="full"))
+    shares: list[float] = []
+
+    def hold(job: Any, columns: Any) -> dict[str, Any]:
+        shares.append(float(kept_share(job, columns)[0]))
+        return {}
+
+    tabulate(Component("share", memory.COMPONENT.reads, hold), own, Candidates.of([pair]))
+    assert shares[0] * job.model.num_layers == pytest.approx(stays)
+
+
+@pytest.mark.parametrize(("device", "length"), [("rtx-4090", 78475), (A100, 342733)])
+def test_the_longest_rows_that_unsloth_says_fit_do(lab: Any, device: str, length: int) -> None:
+    """8B in 4 bits, rank 32, one row: unsloth.ai/docs/basics/unsloth-benchmarks."""
+    job = lab.job(LLAMA, lab.lora(rank=32, base="nf4"), length)
+    job = replace(job, software=find_software({"kernels": "unsloth"}))
+    config = lab.config(1, 1, activation_checkpointing="full")
+    found = lab.price(memory.COMPONENT, job, lab.offer(device, 1), config)
+    assert 0.8 * found["usable"] < found["total"] < found["usable"]
