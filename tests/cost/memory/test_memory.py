@@ -17,6 +17,7 @@ from autotune.catalog.models.models import find_model
 from autotune.catalog.software import find_software
 from autotune.cost.columns import Columns
 from autotune.cost.memory.component import COMPONENT
+from autotune.cost.memory.modelling_code import FMS
 from autotune.cost.parameters import parameter_count, resolve_targets
 from autotune.domain.job import Evaluation, Job, Lengths, Limits, Method
 from autotune.domain.outcome import MemoryParts
@@ -62,6 +63,7 @@ def golden_case(published: dict[str, Any], row: dict[str, Any]) -> dict[str, flo
         autocast=row.get("autocast", True),
         kbit_upcast=row.get("kbit", "none"),
         kernels=row.get("kernels", "eager"),
+        trainer=FMS if row.get("kernels") == "unsloth" else "",  # fms-acceleration's copies of them
     )
     if "transformers" in row:
         software = replace(software, transformers=tuple(row["transformers"]))
