@@ -89,6 +89,7 @@ SWITCHES = (
     "autocast", "steps_in_backward", "syncs_each_batch", "fused_adapters", "reentrant", "own_model",
     "kbit_prepared", "saves_as_loaded", "no_moments", "loads_whole",
     "saves_model_only", "cudnn_attention", "fp32_products", "quantised_experts", "linear_experts",
+    "keeps_inputs",
 )  # fmt: skip
 KERNELS = ("eager", "liger", "unsloth")
 HALVES = ("bf16", "fp16")
@@ -251,9 +252,10 @@ def find_software(spec: object) -> Software:
     autocast), `quantised_experts` (true where experts that are one parameter are quantised with
     the base, axolotl's `quantize_moe_experts`), `linear_experts` (true where they are linear layers
     whatever transformers does, axolotl's `llama4_linearized_experts`), `loads_whole` (true of a
-    trainer that puts the whole model on each device before ZeRO-3 shards it) and `base_dtype` (bf16
-    or fp16: what a 16-bit base is stored in, where the run may compute in the other). Raises
-    InputError.
+    trainer that puts the whole model on each device before ZeRO-3 shards it), `keeps_inputs` (true
+    where Unsloth checkpoints layers as transformers does: `use_gradient_checkpointing=True`) and
+    `base_dtype` (bf16 or fp16: what a 16-bit base is stored in, where the run may compute in the
+    other). Raises InputError.
     """
     if spec is None:
         return load_software()[DEFAULT]

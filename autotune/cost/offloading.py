@@ -47,14 +47,14 @@ PCIE_SHARE = 0.8  # of the data sheet's rate, from and to pinned memory: assumpt
 # element, and half as much again in buffers. FSDP: 127 GB beside 40 GB of a 70B's nf4 weights
 # (philschmid). Pinned blocks are rounded up to powers of two.
 STATE_BYTES, STATE_BUFFERS, SHARD_BUFFERS, PINNED = 16.0, 1.5, 3.0, 2.0
-# Log sds, assumptions: of a device's memory, which nobody published beside its parts, and of the
-# seconds of transfers and of the processor. One pair (7B in full by ZeRO-2 and offload on one card
-# and on eight) is a factor two off on eight.
 # Unsloth's checkpoints: inputs of layers of more than 2 MiB go to pinned memory on a stream of
 # their own, but the last layer's; one buffer on the device takes them back. Source: unsloth_zoo
 # gradient_checkpointing.py (ce232d6c of August 2026), UnslothCheckpointFunction and MINIMUM_SIZE;
 # unsloth models/_utils.py, Unsloth_Offloaded_Gradient_Checkpointer, of April 2024.
 UNSLOTH_OFFLOADS_FROM, UNSLOTH_STAYS, UNSLOTH_LEAST = "2024-04", 2.0, 2.0 * MIB
+# Log sds, assumptions: of a device's memory, which nobody published beside its parts, and of the
+# seconds of transfers and of the processor. One pair (7B in full by ZeRO-2 and offload on one card
+# and on eight) is a factor two off on eight.
 MEMORY_SD = {"none": 0.0, "optimizer": 0.10, "all": 0.15, "activations": 0.05}
 TIME_SD = 0.5
 
@@ -85,7 +85,8 @@ def kept_share(job: Job, columns: Columns) -> FloatArray:
     staying = min(UNSLOTH_STAYS / job.model.num_layers, 1.0)
     tokens = columns.sequences(job) * longest_length(job, columns)
     wide = 2.0 * job.model.hidden_size * tokens > UNSLOTH_LEAST
-    own = unsloths(job) & (job.software.as_of >= UNSLOTH_OFFLOADS_FROM) & wide
+    has = unsloths(job) and not job.software.keeps_inputs
+    own = has & (job.software.as_of >= UNSLOTH_OFFLOADS_FROM) & wide
     return np.where(checkpoints_away(columns), stashed, np.where(own, staying, 1.0))
 
 

@@ -162,6 +162,8 @@ class Software:
     fp32_products: bool = field(default=False, metadata=LATER)
     # checkpoints hold what was trained and no optimizer states (save_only_model)
     saves_model_only: bool = field(default=False, metadata=LATER)
+    # Unsloth's layers are checkpointed as transformers does it: their inputs stay on the device
+    keeps_inputs: bool = field(default=False, metadata=LATER)
     # False: WITHOUT_CUDNN is set, and sdpa asks cuDNN last. None: where lengths of batches change,
     # as what is written sets it
     cudnn_attention: bool | None = field(default=None, metadata=LATER)

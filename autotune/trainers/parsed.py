@@ -63,6 +63,7 @@ class Parsed:
     no_moments: bool = False  # its optimizer's states take next to nothing of the device
     fp32_products: bool = False  # 4-bit weights are multiplied in fp32
     saves_model_only: bool = False  # without states of the optimizer
+    keeps_inputs: bool = False  # of checkpointed layers, under a trainer that moves them out
     loads_whole: bool = False  # onto each device, before ZeRO-3 shards it
     syncs_each_batch: bool = False  # gradients are reduced after every micro-step
     fused_adapters: bool = False  # adapters are one operation with their weights

@@ -93,7 +93,10 @@ class Unsloth(Trainer):
             recompute = schema_of("unsloth").default("use_gradient_checkpointing")
         if recompute is not False:
             parsed.knobs["activation_checkpointing"] = "full"
+            # Source: unsloth models/loader.py and llama.py: "unsloth" alone is its own code.
+            parsed.keeps_inputs = recompute is True
             why = "Unsloth recomputes with its own code, from layer inputs in the host's memory"
+            why = "recomputed as transformers does it" if parsed.keeps_inputs else why
             parsed.keep("activation_checkpointing", "use_gradient_checkpointing", recompute, why)
         read_held_out(keys, parsed, *HELD_OUT)
         read_shared(keys, parsed)

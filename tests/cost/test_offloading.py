@@ -155,18 +155,20 @@ def test_without_offloading_a_bill_does_not_know_the_host(lab: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "as_of", "stays"),
+    ("length", "as_of", "plain", "stays"),
     [
-        (16384, "2025-09", 2.0),  # the last layer's, and a buffer
-        (16384, "2024-03", 32.0),  # before Unsloth had it
-        (128, "2025-09", 32.0),  # inputs of 1 MiB, which are left where they are
+        (16384, "2025-09", False, 2.0),  # the last layer's, and a buffer
+        (16384, "2025-09", True, 32.0),  # use_gradient_checkpointing=True
+        (16384, "2024-03", False, 32.0),  # before Unsloth had it
+        (128, "2025-09", False, 32.0),  # inputs of 1 MiB, which are left where they are
     ],
 )
 def test_unsloth_keeps_inputs_of_layers_in_the_host_s_memory(
-    lab: Any, length: int, as_of: str, stays: float
+    lab: Any, length: int, as_of: str, plain: bool, stays: float
 ) -> None:
     job = lab.job(LLAMA, lab.lora(base="nf4"), length)
-    own = replace(job, software=replace(find_software({"kernels": "unsloth"}), as_of=as_of))
+    software = replace(find_software({"kernels": "unsloth"}), as_of=as_of, keeps_inputs=plain)
+    own = replace(job, software=software)
     pair = (lab.offer(A100, 1), lab.config(1, 1, activation_checkpointing="full"))
     shares: list[float] = []
 

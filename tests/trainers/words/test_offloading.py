@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from exportcases import FULL, LORA, SOFTWARE, config, job, offer, values_of
@@ -19,6 +19,9 @@ from autotune.trainers.launch.config import add_beside
 from autotune.trainers.parsed import Parsed
 from autotune.trainers.registry import TRAINERS
 from autotune.trainers.schema import schema_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def launched(text: str) -> dict[str, Any]:
@@ -179,3 +182,21 @@ def test_torchtune_compiles_layers_and_offloads_around_them(tmp_path: Any) -> No
     priced = estimate(found, fidelity="formula")
     assert (priced.row.config.offload, priced.row.config.compile) == ("activations", "default")
     assert not any("cannot run" in warning for warning in priced.warnings)
+
+
+@pytest.mark.parametrize(("stated", "stays"), [("", False), ('"unsloth"', False), ("True", True)])
+def test_unsloths_own_checkpointing_is_told_from_that_of_transformers(
+    tmp_path: Path, stated: str, stays: bool
+) -> None:
+    words = f", use_gradient_checkpointing={stated}" if stated else ""
+    (tmp_path / "train.py").write_text(
+        "from unsloth import FastLanguageModel\n"
+        "from trl import SFTConfig, SFTTrainer\n"
+        "model, tokenizer = FastLanguageModel.from_pretrained('unsloth/Qwen2.5-0.5B')\n"
+        f"model = FastLanguageModel.get_peft_model(model, r=8{words})\n"
+        "SFTTrainer(model=model, args=SFTConfig(output_dir='out'), train_dataset=rows).train()\n"
+    )
+    stated_rows = Overrides(gpus=("l4",), stated={"data.rows": 100})
+    found = load_jobs(tmp_path / "train.py", stated_rows)[0].job
+    assert found.software.keeps_inputs is stays
+    assert found.today.activation_checkpointing == "full"
