@@ -88,6 +88,10 @@ UPDATES_BY_TORCH_FROM, FUSES_UPDATES_FROM, FUSES_UPDATES_UNDER = (4, 32), (4, 54
 # What litgpt calls of the activations that transformers writes as Python.
 _FUSED_ACTIVATION = {"gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
 FSDP_WIDENS_FROM = (0, 30)  # accelerate
+ZERO3_DIVIDES_NF4 = (
+    4,
+    45,
+)  # transformers. Source: peft 09802c1, docs/source/accelerate/deepspeed.md
 TRL_PREPARES_UNTIL = (1, 0)  # a base in few bits, by itself
 # Source: torch 2.13 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp
 WITHOUT_CUDNN = "TORCH_CUDNN_SDPA_DEPRIORITIZED"  # a variable: sdpa asks cuDNN last

@@ -1,18 +1,16 @@
 """What the values of knobs need: of the device, model, method, trainer, versions, host and others.
 
 Each function is a rule of `rules.RULES`, which names it with the knobs that it reads and its
-reason, and says whether their values may run. In here: levers (fused kernels, fp8, offload), then
-the cores, /dev/shm and RAM of the processes that feed the devices, then plain settings. A host's
-fact that nobody stated keeps the search within it, and forbids nothing that the user locked.
+reason, and says whether their values may run. A host's fact that nobody stated keeps the search
+within it, and forbids nothing that the user locked.
 
 Source of `kernels`: trl 1.16 trainer/sft_trainer.py; transformers 5.23 training_args.py; axolotl
 0.21 integrations/liger and integrations/cut_cross_entropy; llamafactory 0.9.5 model_args.py.
 Source of fp8: accelerate 1.15 accelerator.py _prepare_ao, utils/ao.py; torchao 0.18
 float8/README.md (use with torch.compile); axolotl 0.21, whose key fp8 sets the same (LLaMA-Factory
 0.9.5's trains fp32 weights beside it).
-Source of `offload`: accelerate 1.15 utils/dataclasses.py (DeepSpeedPlugin,
-FullyShardedDataParallelPlugin); transformers 5.23 training_args.py (fsdp_config,
-activation_checkpointing_kwargs); trl sft_config.py; axolotl 0.21 utils/schemas.
+Source of `offload`: accelerate 1.15 utils/dataclasses.py; transformers 5.23 training_args.py
+(fsdp_config, activation_checkpointing_kwargs); trl sft_config.py; axolotl 0.21 utils/schemas.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from autotune.domain.config import EIGHT_BIT, FLASH, OFFLOADED_STATES, ZERO_STAG
 from autotune.domain.device import FLASH_CAPABILITY, HOPPER, INT8_CAPABILITY, TRITON_CAPABILITY
 from autotune.domain.model import DeltaNet
 from autotune.domain.objective import PAIRED
-from autotune.domain.software import JOINS_ROWS
+from autotune.domain.software import JOINS_ROWS, ZERO3_DIVIDES_NF4
 from autotune.domain.units import format_bytes
 
 if TYPE_CHECKING:
@@ -283,8 +281,10 @@ def flash_runs(job: Job, offer: Offer, attention: str) -> bool:
 
 
 def quantised_sharding(job: Job, _offer: Offer, sharding: str) -> bool:
-    """Whether quantised weights can be divided this way."""
-    whole = {"int8": {"fsdp", "zero3"}, "nf4": {"zero3"}}.get(job.method.base, set())
+    """Whether quantised weights can be divided this way; nf4 by ZeRO-3 where the user does so."""
+    own = {job.lock.get("sharding"), job.today.sharding if job.today else None}
+    own = own if job.software.transformers >= ZERO3_DIVIDES_NF4 else set()
+    whole = {"int8": {"fsdp", "zero3"}, "nf4": {"zero3"} - own}.get(job.method.base, set())
     return sharding not in whole
 
 

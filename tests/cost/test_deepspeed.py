@@ -180,3 +180,13 @@ def test_deepspeed_s_fp16_engine_has_no_autocast_that_widens_a_loss_of_16_bit_lo
     for sharding, each in (("zero2", 8.0), ("ddp", 16.0)):
         found = instants(Step.of(job, columns(sharding=sharding, precision="fp16")))
         assert float(found["head backward"].logits[0]) == each * count
+
+
+def test_4_bit_weights_by_zero3_agree_with_what_peft_documents(lab: Any) -> None:
+    """Llama-2 70B, rank 8, packed rows of 2,048: docs/source/accelerate/deepspeed.md, 09802c1."""
+    job = lab.job("llama-2-70b", lab.lora(rank=8, base="nf4"), 2048, global_batch_size=8)
+    settings = lab.config(
+        2, 2, sharding="zero3", activation_checkpointing="full", attention="flash_attention_2"
+    )
+    found = lab.price(COMPONENT, job, lab.offer("a100-sxm4-40gb", 2), settings)
+    assert found["total"] / 1e9 == pytest.approx(36.6, rel=0.1)

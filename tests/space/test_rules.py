@@ -137,6 +137,16 @@ def test_sharding_of_two_devices(build: Any, base: Any, sharding: str, valid: bo
     assert (not found) is valid
 
 
+def test_zero3_divides_4_bit_weights_where_the_user_does_so(build: Any) -> None:
+    offer = build.offer("a100", 2)
+    job = build.job(offer, method=lora("nf4"))
+    split = config(sharding="zero3", gradient_accumulation_steps=1)
+    for own in (replace(job, lock={"sharding": "zero3"}), replace(job, today=split)):
+        assert violations(own, offer, split) == []
+        before = replace(own, software=replace(job.software, transformers=(4, 44, 2)))
+        assert "cannot be split" in " ".join(violations(before, offer, split))
+
+
 def test_one_device_is_never_sharded(build: Any) -> None:
     job = build.job()
     assert violations(job, job.offers[0], config(sharding="fsdp"))

@@ -65,7 +65,7 @@ def _deepspeed(plan: Plan) -> dict[str, object]:
         "gradient_clipping": 1.0,  # TrainingArguments.max_grad_norm's default: both must agree
         "offload_optimizer_device": "cpu" if plan.config.offload == "optimizer" else "none",
         "offload_param_device": "none",
-        "zero3_init_flag": stage == ZERO_STAGE["zero3"] and not plan.quantized,
+        "zero3_init_flag": stage == ZERO_STAGE["zero3"],
         "zero3_save_16bit_model": stage == ZERO_STAGE["zero3"],
     }
 

@@ -147,7 +147,8 @@ def _sharding_notes(plan: Plan) -> list[str]:
         notes.append("DeepSpeed must be installed; it keeps fp32 masters of 16-bit trained weights")
     if sharding == "zero3" and plan.quantized:
         notes.append(
-            Decisive("ZeRO-3 with a quantised base cannot partition weights while it loads them")
+            "ZeRO-3 over a 4-bit base needs bitsandbytes 0.43.3, accelerate 1.0.1, peft 0.13.1 and "
+            "transformers 4.45 or later"
         )
     return notes
 
