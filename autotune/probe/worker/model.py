@@ -54,7 +54,7 @@ def build(request: dict[str, Any], device: torch.device) -> Any:  # noqa: ANN401
         )
     if quantised:
         compute = DTYPES[request["precision"]]
-        # FSDP shards only what has one dtype, so 4-bit weights are stored as the compute dtype
+        # what is sharded has one dtype, so 4-bit weights are stored as the compute dtype
         storage = compute if request["sharding"] in {"fsdp", "zero3"} else torch.uint8
         nested = request["method"].get("double_quant", True)
         _quantize(model, request["method"]["base"], (compute, storage), device, nested=nested)
