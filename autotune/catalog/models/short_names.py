@@ -18,21 +18,23 @@ _TUNED = {"instruct", "chat", "it"}
 _UNTUNED = {"base", "pt", "pretrain", "pretrained"}
 _MAKERS = {"meta", "nvidia", "c4ai", "hf"}  # "hf": converted to transformers' format
 _WORDS = re.compile(r"[a-z]+|[0-9][0-9a-z]*(?:\.[0-9][0-9a-z]*)*")
+_POINT = re.compile(r"(?<=[0-9])_(?=[0-9])")  # "internlm2_5"
 _DATE = re.compile(r"2[0-9]0[1-9]|2[0-9]1[0-2]|(0[1-9]|1[0-2])2[0-9]")  # 2501, 1124
 
 
 def meant_by(text: str, names: Iterable[str]) -> list[str]:
     """The full names that a short one may mean, the likeliest first.
 
-    A model that was not tuned comes before one that was, a later one before an earlier one.
+    A model that was not tuned comes before one that was, a later one before an earlier one; else
+    they stay in the order of `names`.
     """
-    typed = _WORDS.findall(text.casefold())
+    typed = _words_of(text)
     found = {name: left for name in names if (left := _left_out(typed, _words_of(name)))}
-    return sorted(found, key=lambda name: _likeliest(name, found[name]))
+    return sorted(found, key=lambda name: _likeliest(found[name]))
 
 
 def _words_of(name: str) -> list[str]:
-    return _WORDS.findall(name.rpartition("/")[2].casefold())
+    return _WORDS.findall(_POINT.sub(".", name.rpartition("/")[2].casefold()))
 
 
 def _left_out(typed: list[str], words: list[str]) -> list[str] | None:
@@ -58,6 +60,6 @@ def _left_out(typed: list[str], words: list[str]) -> list[str] | None:
     return [*left, ""] if wanted is None and typed and says_nothing else None
 
 
-def _likeliest(name: str, left: list[str]) -> tuple[object, ...]:
+def _likeliest(left: list[str]) -> tuple[bool, list[float]]:
     numbers = [float(word) for word in left if re.fullmatch(r"\d+(\.\d+)?", word)]
-    return (not _TUNED.isdisjoint(left), [-number for number in numbers], len(name), name)
+    return not _TUNED.isdisjoint(left), [-number for number in numbers]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         ("olmo-2-13b", "allenai/OLMo-2-1124-13B"),
         ("vicuna-7b", "lmsys/vicuna-7b-v1.5"),
         ("codestral-22b", "mistralai/Codestral-22B-v0.1"),
+        ("llama2-13b-chat", "meta-llama/Llama-2-13b-chat-hf"),  # not somebody's copy
+        ("stablelm-2-1.6b", "stabilityai/stablelm-2-1_6b"),
     ],
 )
 def test_a_short_name_is_the_model_that_was_not_tuned(typed: str, full: str) -> None:
