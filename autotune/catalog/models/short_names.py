@@ -18,7 +18,7 @@ _TUNED = {"instruct", "chat", "it"}
 _UNTUNED = {"base", "pt", "pretrain", "pretrained"}
 _MAKERS = {"meta", "nvidia", "c4ai", "hf"}  # "hf": converted to transformers' format
 _WORDS = re.compile(r"[a-z]+|[0-9][0-9a-z]*(?:\.[0-9][0-9a-z]*)*")
-_POINT = re.compile(r"(?<=[0-9])_(?=[0-9])")  # "internlm2_5"
+_POINT = re.compile(r"(?<=[0-9])_(?=[0-9])")  # of a full name: "internlm2_5"
 _DATE = re.compile(r"2[0-9]0[1-9]|2[0-9]1[0-2]|(0[1-9]|1[0-2])2[0-9]")  # 2501, 1124
 
 
@@ -28,7 +28,7 @@ def meant_by(text: str, names: Iterable[str]) -> list[str]:
     A model that was not tuned comes before one that was, a later one before an earlier one; else
     they stay in the order of `names`.
     """
-    typed = _words_of(text)
+    typed = _WORDS.findall(text.casefold())
     found = {name: left for name in names if (left := _left_out(typed, _words_of(name)))}
     return sorted(found, key=lambda name: _likeliest(found[name]))
 
