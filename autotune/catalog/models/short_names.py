@@ -29,7 +29,8 @@ def meant_by(text: str, names: Iterable[str]) -> list[str]:
     they stay in the order of `names`.
     """
     typed = _WORDS.findall(text.casefold())
-    found = {name: left for name in names if (left := _left_out(typed, _words_of(name)))}
+    each = ((name, _left_out(typed, _words_of(name))) for name in names)
+    found = {name: left for name, left in each if left is not None}
     return sorted(found, key=lambda name: _likeliest(found[name]))
 
 
@@ -57,7 +58,7 @@ def _left_out(typed: list[str], words: list[str]) -> list[str] | None:
         or (place and left[place - 1] == "v")
         for place, word in enumerate(left)
     )
-    return [*left, ""] if wanted is None and typed and says_nothing else None
+    return left if wanted is None and typed and says_nothing else None
 
 
 def _likeliest(left: list[str]) -> tuple[bool, list[float]]:

@@ -40,7 +40,6 @@ _FORMS = (
 # 12 hours") and its panel of resources; Kaggle, technical specifications of notebooks.
 _NOTEBOOKS = {
     "colab": ("t4", 2, "12.7GiB", "12h"),
-    "googlecolab": ("t4", 2, "12.7GiB", "12h"),
     "kaggle": ("2xt4", 4, "29GiB", "12h"),
 }
 _BEHIND = re.compile(r"([^()]+) \(([^()]+)\)")
@@ -96,7 +95,8 @@ def instance_names(provider: str = "") -> tuple[str, ...]:
 def unknown_instance(text: str) -> InputError | None:
     """The error for a name that has a provider's form, or names one; None where it does neither."""
     bare = text.strip()
-    service = next((name for name in _NOTEBOOKS if _key(bare).startswith(name)), None)
+    called = _key(bare).removeprefix("google")
+    service = next((name for name in _NOTEBOOKS if called.startswith(name)), None)
     if service is not None:
         devices, cores, ram, hours = _NOTEBOOKS[service]
         msg = f'"{bare[:80]}" is a service for notebooks, not a machine'
